@@ -1,0 +1,5 @@
+"""``python -m ratoon`` is the ``ratoon`` command."""
+
+from ratoon.cli import main
+
+main()

@@ -1,0 +1,72 @@
+"""What the HTTP edge needs: the parts it calls and its settings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ratoon import wire
+from ratoon.api.forms import ConversationForms
+from ratoon.chat.render import Prompt
+from ratoon.engine.request import Request, SamplingParams
+from ratoon.metrics import Metrics
+
+
+class Engine(Protocol):
+    """The part of the engine that HTTP uses. Every method may be called from any thread."""
+
+    @property
+    def model_name(self) -> str: ...
+
+    @property
+    def n_ctx(self) -> int:
+        """Most tokens, prompt and reply, that one request may hold."""
+        ...
+
+    def submit(self, request: Request) -> None:
+        """Queue a request; ``Overloaded`` when the queue is full."""
+        ...
+
+    def cancel(self, request_id: str) -> None:
+        """Stop a request; does nothing if it has ended."""
+        ...
+
+    def match_length(self, tokens: list[int]) -> int:
+        """How many leading tokens some tier already holds."""
+        ...
+
+    def inspect(self) -> dict[str, object]:
+        """A JSON-able view of slots, queue and tiers."""
+        ...
+
+
+class Renderer(Protocol):
+    """Turns a request into tokens. Called from worker threads, several at once."""
+
+    def render(self, request: wire.CountTokensRequest, *, hoist: bool = True) -> Prompt: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ApiSettings:
+    """``sampling`` is what a request gets where it says nothing."""
+
+    api_key: str | None = field(default=None, repr=False)
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    max_body_bytes: int = 32 * 1024 * 1024
+    ping_s: float = 5.0
+    commit_s: float = 1.0  # how long a reply may still turn into an HTTP error status
+    retry_after_s: int = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Everything a route may use."""
+
+    engine: Engine
+    renderer: Renderer
+    metrics: Metrics = field(default_factory=Metrics)
+    settings: ApiSettings = field(default_factory=ApiSettings)
+    forms: ConversationForms = field(default_factory=ConversationForms)
+    clock: Callable[[], float] = time.monotonic

@@ -1,0 +1,212 @@
+"""Engine events to Anthropic stream events: a pure state machine, and its fold to one message.
+
+A reply is always produced as stream events; a reply that is not streamed is their fold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, assert_never
+
+from pydantic_core import from_json
+
+from ratoon.api.usage import usage_of
+from ratoon.chat.parser import Delta, TextDelta, ToolEnd, ToolInput, ToolStart
+from ratoon.engine.events import Event, Failed, Finished, FinishReason, Started, Token
+from ratoon.errors import InternalError
+
+WireEvent = dict[str, Any]
+
+PING: WireEvent = {"type": "ping"}
+
+_STOP_REASONS = {
+    FinishReason.STOP: "end_turn",
+    FinishReason.LENGTH: "max_tokens",
+    FinishReason.CONTEXT: "model_context_window_exceeded",
+}
+
+
+class Parser(Protocol):
+    """Splits a reply's bytes into deltas; ``stopped`` is the stop sequence that ended it."""
+
+    @property
+    def stopped(self) -> str | None: ...
+
+    def feed(self, piece: bytes) -> list[Delta]: ...
+
+    def finish(self) -> list[Delta]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyHead:
+    """What is known of a reply before it starts.
+
+    ``is_clamped``: the window, not the client, set the reply's limit.
+    """
+
+    message_id: str
+    model: str
+    boundaries: tuple[int, ...] = ()
+    has_marks: bool = False
+    is_clamped: bool = False
+
+
+class ReplyStream:
+    """Feed engine events in order; each gives the stream events it causes.
+
+    After ``stop_reason`` is set the message is complete: feed nothing more.
+    """
+
+    def __init__(self, head: ReplyHead, parser: Parser) -> None:
+        self.stop_reason: str | None = None
+        self.n_output = 0
+        self._head = head
+        self._parser = parser
+        self._usage = usage_of(0, 0, (), False)
+        self._n_blocks = 0
+        self._open: str | None = None  # type of the block that is open now
+        self._has_tool = False
+
+    def feed(self, event: Event) -> list[WireEvent]:
+        """Raises the error of a failed request: the edge decides how the client hears of it."""
+        match event:
+            case Started():
+                return self._start(event)
+            case Token():
+                return self._token(event)
+            case Finished():
+                return self._finish(event)
+            case Failed():
+                raise event.error
+            case _:
+                assert_never(event)
+
+    def _start(self, event: Started) -> list[WireEvent]:
+        head = self._head
+        self._usage = usage_of(event.n_prompt, event.n_cached, head.boundaries, head.has_marks)
+        message: dict[str, Any] = {
+            "id": head.message_id,
+            "type": "message",
+            "role": "assistant",
+            "model": head.model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": self._usage.model_dump(),
+        }
+        return [{"type": "message_start", "message": message}, PING]
+
+    def _token(self, event: Token) -> list[WireEvent]:
+        self.n_output += 1
+        events = self._deltas(self._parser.feed(event.piece))
+        if self._parser.stopped is not None:
+            events += self._deltas(self._parser.finish())
+            events += self._end("stop_sequence")
+        return events
+
+    def _finish(self, event: Finished) -> list[WireEvent]:
+        if event.reason is FinishReason.CANCELLED:
+            raise InternalError("The request was cancelled by the server.")
+        self.n_output = event.n_output
+        events = self._deltas(self._parser.finish())
+        return events + self._end(self._reason(event.reason))
+
+    def _reason(self, reason: FinishReason) -> str:
+        if self._parser.stopped is not None:
+            return "stop_sequence"
+        if reason is FinishReason.STOP and self._has_tool:
+            return "tool_use"
+        if reason is FinishReason.LENGTH and self._head.is_clamped:
+            reason = FinishReason.CONTEXT
+        return _STOP_REASONS[reason]
+
+    def _end(self, stop_reason: str) -> list[WireEvent]:
+        self.stop_reason = stop_reason
+        usage = self._usage.model_copy(update={"output_tokens": self.n_output})
+        delta = {"stop_reason": stop_reason, "stop_sequence": self._parser.stopped}
+        return [
+            *self._close_block(),
+            {"type": "message_delta", "delta": delta, "usage": usage.model_dump()},
+            {"type": "message_stop"},
+        ]
+
+    def _deltas(self, deltas: list[Delta]) -> list[WireEvent]:
+        return [event for delta in deltas for event in self._delta(delta)]
+
+    def _delta(self, delta: Delta) -> list[WireEvent]:
+        match delta:
+            case TextDelta():
+                return self._text(delta.text)
+            case ToolStart():
+                self._has_tool = True
+                block = {"type": "tool_use", "id": delta.id, "name": delta.name, "input": {}}
+                return self._open_block(block)
+            case ToolInput():
+                part = {"type": "input_json_delta", "partial_json": delta.partial_json}
+                return [self._block_delta(part)]
+            case ToolEnd():
+                return self._close_block()
+            case _:
+                assert_never(delta)
+
+    def _text(self, text: str) -> list[WireEvent]:
+        if not text:
+            return []
+        is_new = self._open != "text"
+        opening = self._open_block({"type": "text", "text": ""}) if is_new else []
+        return [*opening, self._block_delta({"type": "text_delta", "text": text})]
+
+    def _open_block(self, block: dict[str, Any]) -> list[WireEvent]:
+        closing = self._close_block()
+        start = {"type": "content_block_start", "index": self._n_blocks, "content_block": block}
+        self._open = block["type"]
+        self._n_blocks += 1
+        return [*closing, start]
+
+    def _block_delta(self, delta: dict[str, Any]) -> WireEvent:
+        return {"type": "content_block_delta", "index": self._n_blocks - 1, "delta": delta}
+
+    def _close_block(self) -> list[WireEvent]:
+        if self._open is None:
+            return []
+        self._open = None
+        return [{"type": "content_block_stop", "index": self._n_blocks - 1}]
+
+
+class MessageFold:
+    """Adds stream events up to the message they tell."""
+
+    def __init__(self) -> None:
+        self.message: dict[str, Any] = {}
+        self._parts: list[str] = []  # of the block that is open now
+
+    def feed(self, event: WireEvent) -> None:
+        match event["type"]:
+            case "message_start":
+                self.message = dict(event["message"], content=[])
+            case "content_block_start":
+                self.message["content"].append(dict(event["content_block"]))
+                self._parts = []
+            case "content_block_delta":
+                delta = event["delta"]
+                self._parts.append(delta.get("text") or delta.get("partial_json") or "")
+            case "content_block_stop":
+                self._fill(self.message["content"][-1], "".join(self._parts))
+            case "message_delta":
+                self.message.update(event["delta"], usage=event["usage"])
+
+    @staticmethod
+    def _fill(block: dict[str, Any], whole: str) -> None:
+        if block["type"] == "text":
+            block["text"] = whole
+        else:
+            block["input"] = _tool_input(whole)
+
+
+def _tool_input(text: str) -> dict[str, Any]:
+    """A call cut off by the token limit keeps what was said, as a streaming client reads it."""
+    try:
+        value = from_json(text or "{}", allow_partial="trailing-strings")
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

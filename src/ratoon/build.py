@@ -1,0 +1,121 @@
+"""The composition root: the only place that knows every part."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ratoon.api.app import create_app
+from ratoon.api.service import ApiSettings, Service
+from ratoon.chat.normalise import Rules
+from ratoon.chat.render import Renderer
+from ratoon.chat.template import ChatTemplate
+from ratoon.config import Settings
+from ratoon.engine.dummy import DummyModel
+from ratoon.engine.engine import Engine, EngineConfig
+from ratoon.engine.llama import ModelOptions, load_model
+from ratoon.engine.model import Model
+from ratoon.engine.request import SamplingParams
+from ratoon.errors import ConfigError, ModelError
+from ratoon.weights import find_weights
+
+DUMMY = "dummy"
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A built server. Whoever built it starts and stops the engine; ``app`` is an ASGI app."""
+
+    app: Callable[..., Any]
+    engine: Engine
+
+
+def build(settings: Settings, progress: Callable[[float], None] | None = None) -> Server:
+    """Wire a server. ``progress`` hears the loaded share of the model, from 0 to 1."""
+    model = _load(settings, progress)
+    engine = Engine(model, _engine_config(settings))
+    service = Service(engine, _renderer(settings, model), settings=_api_settings(settings))
+    return Server(create_app(service), engine)
+
+
+def _load(settings: Settings, progress: Callable[[float], None] | None) -> Model:
+    if settings.model == DUMMY:
+        return DummyModel(n_ctx=settings.n_ctx) if settings.n_ctx else DummyModel()
+    return load_model(find_weights(settings), _model_options(settings), progress)
+
+
+def _model_options(settings: Settings) -> ModelOptions:
+    return ModelOptions(
+        n_ctx=settings.n_ctx,
+        n_cells=settings.n_cells,
+        n_seq=settings.n_seq,
+        n_batch=settings.n_batch,
+        n_ubatch=settings.n_ubatch,
+        n_threads=settings.threads,
+        n_gpu_layers=settings.n_gpu_layers,
+        kv_type=settings.kv_type,
+        flash_attn=settings.flash_attn,
+        is_exact=settings.exact,
+    )
+
+
+def _engine_config(settings: Settings) -> EngineConfig:
+    return EngineConfig(
+        model_name=settings.model_name or "",
+        host_bytes=settings.host_bytes or _ram_bytes() // 4,
+        prefill_chunk=settings.prefill_chunk,
+        max_queue=settings.max_queue,
+        has_progress=settings.progress,
+        progress_step=settings.progress_step,
+    )
+
+
+def _renderer(settings: Settings, model: Model) -> Renderer:
+    vocab = model.vocab
+    source = _template_source(settings.chat_template, model)
+    template = ChatTemplate(source, _text(model, vocab.bos_id), _text(model, vocab.eos_id))
+    rules = Rules(
+        drop_billing=settings.drop_billing,
+        fix_total_tokens=settings.fix_total_tokens,
+        hoist_system=settings.hoist_system,
+    )
+    return Renderer(template, vocab, rules)
+
+
+def _template_source(file: Path | None, model: Model) -> str:
+    if file is not None:
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"can't read the chat template {file}: {error}") from None
+    if model.chat_template is None:
+        raise ModelError(f"{model.name} has no chat template; give one with --chat-template FILE")
+    return model.chat_template
+
+
+def _text(model: Model, token: int | None) -> str:
+    return "" if token is None else model.vocab.piece(token).decode("utf-8", "replace")
+
+
+def _api_settings(settings: Settings) -> ApiSettings:
+    sampling = SamplingParams(
+        temperature=settings.temperature,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
+        min_p=settings.min_p,
+    )
+    return ApiSettings(api_key=settings.key, sampling=sampling, ping_s=settings.ping_s)
+
+
+def _ram_bytes() -> int:
+    """Memory this process may use: the machine's, or its container's share."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        limit = _CGROUP_LIMIT.read_text(encoding="ascii").strip()
+    except OSError:
+        return physical
+    return min(physical, int(limit)) if limit.isdigit() else physical

@@ -1,0 +1,85 @@
+"""The host tier: snapshots in memory under a byte budget."""
+
+from __future__ import annotations
+
+from ratoon.cache.eviction import worth
+from ratoon.cache.placement import Snapshot
+from ratoon.cache.radix import Node, RadixTree
+
+
+class HostTier:
+    """Owns which node has a snapshot. ``n_bytes`` is always the sum over them."""
+
+    def __init__(self, tree: RadixTree, max_bytes: int, can_trim: bool) -> None:
+        self._tree = tree
+        self._max_bytes = max_bytes
+        self._can_trim = can_trim
+        self._nodes: dict[Snapshot, Node] = {}
+        self.n_bytes = 0
+        self.n_evicted = 0
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def make_room(self, node: Node, n_bytes: int, now: float) -> bool:
+        """Evict what is worth less than a new state at ``node``. False: it does not pay to save it,
+        and nothing was evicted."""
+        missing = self.n_bytes + n_bytes - self._max_bytes
+        if missing <= 0:
+            return True
+        limit = worth(node, n_bytes, now, self._can_trim)
+        victims: list[Snapshot] = []
+        for value, snapshot in self._ranked(now):
+            if missing <= 0 or value >= limit:
+                break
+            if not self._nodes[snapshot].ref_count or value == 0:
+                victims.append(snapshot)
+                missing -= snapshot.n_bytes
+        if missing > 0:
+            return False
+        for snapshot in victims:
+            self.remove(snapshot)
+            self.n_evicted += 1
+        return True
+
+    def _ranked(self, now: float) -> list[tuple[float, Snapshot]]:
+        """Cheapest loss first; of those on a running request's path, last."""
+        priced = [
+            (node.ref_count > 0, worth(node, snapshot.n_bytes, now, self._can_trim), snapshot)
+            for snapshot, node in self._nodes.items()
+        ]
+        priced.sort(key=lambda entry: entry[:2])
+        return [(value, snapshot) for _, value, snapshot in priced]
+
+    def add(self, node: Node, n_bytes: int) -> Snapshot:
+        """A snapshot at ``node``, to be filled; room was made before."""
+        if node.snapshot is not None:
+            self.remove(node.snapshot, prune=False)
+        snapshot = Snapshot(node.n_tokens, n_bytes)
+        node.snapshot = snapshot
+        self._nodes[snapshot] = node
+        self.n_bytes += n_bytes
+        return snapshot
+
+    def fill(self, snapshot: Snapshot, data: memoryview) -> None:
+        """The bytes arrived; they replace the estimate in the books."""
+        if snapshot in self._nodes:
+            self.n_bytes += len(data) - snapshot.n_bytes
+        snapshot.data = data
+        snapshot.n_bytes = len(data)
+
+    def remove(self, snapshot: Snapshot, *, prune: bool = True) -> None:
+        node = self._nodes.pop(snapshot, None)
+        if node is None:
+            return
+        self.n_bytes -= snapshot.n_bytes
+        node.snapshot = None
+        if prune:
+            self._tree.prune(node)
+
+    def check(self) -> None:
+        """Raise AssertionError where an invariant is broken."""
+        assert self.n_bytes == sum(snapshot.n_bytes for snapshot in self._nodes)
+        for snapshot, node in self._nodes.items():
+            assert node.snapshot is snapshot
+            assert node.n_tokens == snapshot.n_tokens

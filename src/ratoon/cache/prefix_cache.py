@@ -1,0 +1,480 @@
+"""Which state a prompt starts from, and what happens to a state afterwards.
+
+Pure decisions: each change of a sequence is appended to a list of operations that the engine takes
+(``take_ops``) and executes in order before its next forward pass. The books here are already those
+after the operations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ratoon.cache.cells import CellMap
+from ratoon.cache.eviction import worth
+from ratoon.cache.host import HostTier
+from ratoon.cache.placement import (
+    CacheOp,
+    Copy,
+    Drop,
+    MemoryKind,
+    Restore,
+    Save,
+    SeqId,
+    Snapshot,
+)
+from ratoon.cache.radix import Match, Node, RadixTree
+from ratoon.cache.slots import Slot, SlotPool
+
+COMPACT_SLACK = 2048  # cells; below this a high cell costs less than moving everything
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """``n_*`` are tokens or cells; see ``ModelShape`` for the first six."""
+
+    n_ctx: int
+    n_cells: int
+    n_seq: int
+    n_ubatch: int
+    memory: MemoryKind
+    is_unified: bool
+    bytes_per_token: int
+    host_bytes: int
+    min_reuse: int = 16  # gains smaller than this are not worth a copy or a wait
+    min_snapshot: int = 32  # a state that saves fewer tokens is dropped, not saved
+    max_tail: int = 64  # a parked state may lose this much to the request that continues it
+    park_s: float = 2.0  # a parked state stays on the device this long beside running requests
+
+
+@dataclass(eq=False, slots=True)
+class Lease:
+    """A request's hold on a sequence that already has its first ``n_cached`` tokens.
+
+    ``cuts`` are token counts at which a prefill chunk must end; a cut in ``saves`` is where the
+    state is saved.
+    """
+
+    slot: Slot
+    n_cached: int
+    layer: str
+    cuts: set[int] = field(default_factory=set)
+    saves: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Another request is computing this prefix now; waiting for it beats computing it again."""
+
+    n_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """No sequence id or not enough cells until a running request ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The state to start from: a slot, a snapshot, or neither (cold)."""
+
+    n_tokens: int = 0
+    slot: Slot | None = None
+    snapshot: Snapshot | None = None
+    node: Node | None = None
+
+
+class PrefixCache:
+    """The radix tree, the sequence pool and the host tier, under one policy."""
+
+    def __init__(self, config: CacheConfig) -> None:
+        self.config = config
+        self.can_trim = config.memory.can_trim
+        self.tree = RadixTree()
+        self.pool = SlotPool(config.n_seq)
+        self.host = HostTier(self.tree, config.host_bytes, self.can_trim)
+        self.cells = CellMap(config.n_cells, config.n_ubatch) if config.is_unified else None
+        self.n_compactions = 0
+        self._ops: list[CacheOp] = []
+        self._leases: dict[Slot, Lease] = {}
+
+    def take_ops(self) -> tuple[CacheOp, ...]:
+        """The operations decided since the last call, in order."""
+        ops, self._ops = tuple(self._ops), []
+        return ops
+
+    def match_length(self, tokens: list[int]) -> int:
+        """How many tokens of a prompt some tier could spare now or soon."""
+        return self.tree.match(tokens).n_tokens
+
+    # --- a request's life: acquire, advance, release -------------------------------------------
+
+    def acquire(
+        self, tokens: list[int], boundaries: tuple[int, ...], now: float
+    ) -> Lease | Wait | Full:
+        """A sequence for a prompt, holding as much of it as any state has; at least the last token
+        is left to compute, for its logits."""
+        match = self.tree.match(tokens)
+        limit = min(match.n_tokens, len(tokens) - 1)
+        source = self._best_source(match, limit)
+        promise = self._promise(match, limit, source)
+        if promise is not None:
+            return promise
+        slot = self._occupy(source, len(tokens), now)
+        if slot is None:
+            return Full()
+        node = self.tree.insert(tokens)
+        old = slot.node
+        self.pool.move(slot, node)
+        self.tree.lock(node)
+        self.tree.prune(old)
+        lease = Lease(slot, source.n_tokens, _layer(source))
+        self._leases[slot] = lease
+        self._touch(node, source, now)
+        self._plan_saves(lease, tokens, limit, boundaries, now)
+        return lease
+
+    def advance(self, parts: list[tuple[Lease, int]]) -> None:
+        """The rows of one forward pass are computed, in this order."""
+        if self.cells is not None:
+            self.cells.extend((lease.slot.seq_id, n) for lease, n in parts)
+        for lease, n in parts:
+            lease.slot.n_tokens += n
+
+    def checkpoint(self, lease: Lease, tokens: list[int], now: float) -> None:
+        """Save the state where the lease has just arrived, if it is one of its save points."""
+        n = lease.slot.n_tokens
+        if n in lease.saves:
+            lease.saves.discard(n)
+            self._save(lease.slot, self.tree.insert(tokens[:n]), now)
+
+    def release(self, lease: Lease, tokens: list[int], now: float) -> None:
+        """The request ended; its sequence stays parked at the end of what was computed of
+        ``tokens`` (prompt and reply)."""
+        slot = lease.slot
+        if slot.n_tokens == 0:
+            self.discard(lease)
+            return
+        end = self.tree.insert(tokens[: slot.n_tokens])
+        old = slot.node
+        self.pool.move(slot, end)
+        slot.is_leased = False
+        slot.parked_s = end.last_used_s = now
+        del self._leases[slot]
+        self.tree.unlock(old)
+        self._drop_twins(slot)
+
+    def preempt(self, lease: Lease, tokens: list[int], now: float) -> None:
+        """Take the device away from a running request; its state goes to the host."""
+        slot = lease.slot
+        self.release(lease, tokens, now)
+        if not slot.is_leased and self.pool.get(slot.seq_id) is slot:
+            self._offload(slot, now)
+
+    def discard(self, lease: Lease) -> None:
+        """The state of this sequence is unknown: forget it."""
+        slot = lease.slot
+        del self._leases[slot]
+        self.tree.unlock(slot.node)
+        self._ops.append(Drop(slot.seq_id))
+        self._free(slot)
+
+    def discard_parked(self, seq_ids: set[SeqId]) -> None:
+        """Likewise for parked sequences."""
+        for slot in self.pool.parked:
+            if slot.seq_id in seq_ids:
+                self._free(slot)
+
+    def fill(self, snapshot: Snapshot, data: memoryview) -> None:
+        """A decided save was executed."""
+        self.host.fill(snapshot, data)
+
+    def forget(self, snapshot: Snapshot) -> None:
+        """This snapshot is not to be trusted."""
+        self.host.remove(snapshot)
+
+    # --- choosing a source ---------------------------------------------------------------------
+
+    def _best_source(self, match: Match, limit: int) -> _Source:
+        """The longest usable state; a device one where the host gains too little, and of equal
+        snapshots the smallest."""
+        device, host = _Source(), _Source()
+        for node, reach in self._states_on_path(match, limit):
+            for slot in node.slots:
+                n = self._usable(slot.n_tokens, reach)
+                if n > device.n_tokens:
+                    device = _Source(n, slot=slot, node=node)
+            if node.snapshot is not None:
+                n = self._usable(node.snapshot.n_tokens, reach)
+                if n > host.n_tokens or (n == host.n_tokens > 0 and _is_smaller(node, host)):
+                    host = _Source(n, snapshot=node.snapshot, node=node)
+        return host if host.n_tokens >= device.n_tokens + self.config.min_reuse else device
+
+    def _states_on_path(self, match: Match, limit: int) -> list[tuple[Node, int]]:
+        """Nodes whose states share a prefix with the prompt, and how long it is."""
+        below = [(node, limit) for node in match.node.subtree()] if match.n_tokens else []
+        parent = match.node.parent
+        above = [(node, min(limit, node.n_tokens)) for node in parent.ancestors()] if parent else []
+        return below + above
+
+    def _usable(self, n_state: int, reach: int) -> int:
+        if self.can_trim:
+            return min(n_state, reach)
+        return n_state if n_state <= reach else 0
+
+    def _promise(self, match: Match, limit: int, source: _Source) -> Wait | None:
+        """Whether a running request will soon hold more of this prompt than ``source``.
+
+        Computing it beside that request halves both speeds, so waiting pays while what the leader
+        still has to compute is at most twice what it would spare.
+        """
+        for node, reach in self._states_on_path(match, limit):
+            for slot in node.slots:
+                gain = reach - source.n_tokens
+                missing = reach - slot.n_tokens
+                if not slot.is_leased or missing <= 0 or gain < self.config.min_reuse:
+                    continue
+                if missing <= 2 * gain:
+                    if not self.can_trim:
+                        self._leases[slot].cuts.add(reach)
+                    return Wait(reach)
+        return None
+
+    # --- getting the sequence ------------------------------------------------------------------
+
+    def _occupy(self, source: _Source, n_prompt: int, now: float) -> Slot | None:
+        """A leased slot holding ``source``; ``None`` when running requests fill the device."""
+        slot = source.slot
+        need = n_prompt - source.n_tokens
+        if source.snapshot is not None:
+            need = max(n_prompt, source.snapshot.n_tokens)
+        takes_over = slot is not None and self._may_take_over(slot, source.n_tokens)
+        if not takes_over and not self._make_room(need, slot, now, needs_id=True):
+            if slot is None or slot.is_leased:
+                return None
+            self._save_tail(slot, source.n_tokens, now)  # the last resort: its own tail
+            takes_over = True
+        if takes_over and slot is not None:
+            self._cut(slot, source.n_tokens)
+            if not self._make_room(need, slot, now, needs_id=False):
+                return None
+            slot.is_leased = True
+            return slot
+        taken = self.pool.take(self.tree.root, source.n_tokens)
+        self._fill(taken, source)
+        return taken
+
+    def _save_tail(self, slot: Slot, n_keep: int, now: float) -> None:
+        if self.can_trim and slot.n_tokens - n_keep >= self.config.min_snapshot:
+            self._save(slot, slot.node, now)
+
+    def _fill(self, slot: Slot, source: _Source) -> None:
+        if source.slot is not None:
+            self._ops.append(Copy(source.slot.seq_id, slot.seq_id, source.n_tokens))
+            if self.cells is not None:
+                self.cells.share(source.slot.seq_id, slot.seq_id, source.n_tokens)
+        elif source.snapshot is not None:
+            self._restore(slot, source.snapshot, source.n_tokens)
+
+    def _may_take_over(self, slot: Slot, n_tokens: int) -> bool:
+        """A parked sequence is continued in place when little of it is lost."""
+        return not slot.is_leased and slot.n_tokens - n_tokens <= self.config.max_tail
+
+    def _make_room(self, n_cells: int, keep: Slot | None, now: float, *, needs_id: bool) -> bool:
+        """Free cells, and a sequence id, by offloading parked slots, least worth first."""
+        if self._has_room(n_cells, needs_id):
+            return True
+        for slot in self._parked_by_worth(now):
+            if slot is not keep:
+                self._offload(slot, now)
+                if self._has_room(n_cells, needs_id):
+                    return True
+        return False
+
+    def _has_room(self, n_cells: int, needs_id: bool) -> bool:
+        has_cells = self.cells is None or self.cells.n_free >= n_cells
+        return has_cells and (self.pool.has_free or not needs_id)
+
+    def make_cells(self, n_cells: int, now: float) -> bool:
+        """Free cells for the next rows of running requests. False: one must be preempted."""
+        return self._make_room(n_cells, None, now, needs_id=False)
+
+    def offload_all(self, now: float) -> bool:
+        """Clear the device of parked states; False when there were none."""
+        parked = self._parked_by_worth(now)
+        for slot in parked:
+            self._offload(slot, now)
+        return bool(parked)
+
+    @property
+    def n_free_cells(self) -> int:
+        return self.cells.n_free if self.cells is not None else self.config.n_ctx
+
+    def _parked_by_worth(self, now: float) -> list[Slot]:
+        def value(slot: Slot) -> float:
+            return worth(slot.node, self._bytes(slot), now, self.can_trim)
+
+        return sorted(self.pool.parked, key=value)
+
+    # --- moving states -------------------------------------------------------------------------
+
+    def _offload(self, slot: Slot, now: float) -> None:
+        """Move a parked state to the host, or drop it where that loses little.
+
+        Saving copies the whole state, which costs about as much as computing 1/64 of it.
+        """
+        gain = slot.n_tokens - self._covered(slot)
+        if gain >= max(self.config.min_snapshot, slot.n_tokens // 64):
+            self._save(slot, slot.node, now)
+        self._free(slot)
+
+    def _save(self, slot: Slot, node: Node, now: float) -> None:
+        if node.snapshot is None and self.host.make_room(node, self._bytes(slot), now):
+            self._ops.append(Save(slot.seq_id, self.host.add(node, self._bytes(slot))))
+        self.tree.prune(node)
+
+    def _covered(self, slot: Slot) -> int:
+        """Tokens of this state that some other state holds too."""
+        below: Node | None = None
+        for node in slot.node.ancestors():
+            others = any(other is not slot for other in node.slots) or node.snapshot is not None
+            branches = any(child is not below for child in node.children.values())
+            if others or (branches and self.can_trim):
+                return node.n_tokens
+            below = node
+        return 0
+
+    def _drop_twins(self, slot: Slot) -> None:
+        """Parked states that the newly parked ``slot`` contains cost an id and their tail."""
+        if not self.can_trim:
+            return
+        for node in slot.node.ancestors():
+            for other in list(node.slots):
+                if other is not slot and not other.is_leased:
+                    self._free(other)
+
+    def _free(self, slot: Slot) -> None:
+        node = slot.node
+        self._cut(slot, 0)
+        self.pool.free(slot)
+        self.tree.prune(node)
+
+    def _cut(self, slot: Slot, n_keep: int) -> None:
+        if slot.n_tokens > n_keep:
+            self._ops.append(Drop(slot.seq_id, n_keep))
+        if self.cells is not None:
+            self.cells.cut(slot.seq_id, n_keep)
+        slot.n_tokens = n_keep
+
+    def _restore(self, slot: Slot, snapshot: Snapshot, n_tokens: int) -> None:
+        self._ops.append(Restore(snapshot, slot.seq_id, n_tokens))
+        if self.cells is not None:
+            self.cells.restore(slot.seq_id, snapshot.n_tokens)
+            self.cells.cut(slot.seq_id, n_tokens)
+
+    def _bytes(self, slot: Slot) -> int:
+        return max(1, slot.n_tokens * self.config.bytes_per_token)
+
+    # --- where states are saved ----------------------------------------------------------------
+
+    def _touch(self, node: Node, source: _Source, now: float) -> None:
+        for each in node.ancestors():
+            each.last_used_s = now
+        if source.node is not None:
+            source.node.n_hits += 1
+            source.node.last_used_s = now
+
+    def _plan_saves(
+        self, lease: Lease, tokens: list[int], limit: int, boundaries: tuple[int, ...], now: float
+    ) -> None:
+        """Pick the points of this prompt where a state is worth saving.
+
+        A state that can be trimmed serves every shorter prefix, so only forks that keep being used
+        are saved (they outlive their branches). Others must be saved exactly where they will be
+        needed: at the boundaries, and where this prompt left a known path.
+        """
+        if self.can_trim:
+            self._save_fork(lease, tokens, now)
+            return
+        points = {n for n in (*boundaries, limit) if lease.n_cached < n < len(tokens)}
+        lease.cuts |= points
+        lease.saves |= points
+
+    def _save_fork(self, lease: Lease, tokens: list[int], now: float) -> None:
+        n = lease.n_cached
+        if n < self.config.min_snapshot:
+            return
+        match = self.tree.match(tokens[:n])
+        if not match.is_whole or len(match.node.children) < 2:
+            return
+        match.node.n_hits += 1
+        if match.node.n_hits >= 2:  # the third branch: what two siblings shared is shared again
+            self._save(lease.slot, match.node, now)
+
+    # --- keeping the device fast ---------------------------------------------------------------
+
+    def tidy(self, now: float) -> None:
+        """Parked cells slow every running request down: offload those idle for a while, then
+        compact when the highest used cell is far above what is used."""
+        if self.cells is None or not self.pool.leased:
+            return
+        for slot in self.pool.parked:
+            if now - slot.parked_s >= self.config.park_s:
+                self._offload(slot, now)
+        slots = self.pool.leased + self.pool.parked
+        n_after = sum(slot.n_tokens for slot in slots)  # restored states share no cells
+        if self.can_trim and self.cells.top > 2 * n_after + COMPACT_SLACK:
+            self._compact(slots)
+
+    def _compact(self, slots: list[Slot]) -> None:
+        saved = [
+            (slot, Snapshot(slot.n_tokens, self._bytes(slot))) for slot in slots if slot.n_tokens
+        ]
+        for slot, snapshot in saved:
+            self._ops.append(Save(slot.seq_id, snapshot))
+        for slot, _ in saved:
+            self._cut(slot, 0)
+        for slot, snapshot in saved:
+            self._restore(slot, snapshot, snapshot.n_tokens)
+            slot.n_tokens = snapshot.n_tokens
+        self.n_compactions += 1
+
+    # --- looking in ----------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise AssertionError where an invariant is broken."""
+        self.tree.check()
+        self.pool.check()
+        self.host.check()
+        assert set(self._leases) == set(self.pool.leased)
+        if self.cells is not None:
+            for slot in self.pool.leased + self.pool.parked:
+                assert self.cells.count(slot.seq_id) == slot.n_tokens
+
+    def stats(self) -> dict[str, int]:
+        """Figures for the metrics and the console."""
+        slots = self.pool.leased + self.pool.parked
+        return {
+            "device_tokens": self.cells.n_used if self.cells else sum(s.n_tokens for s in slots),
+            "device_cells": self.config.n_cells,
+            "device_top": self.cells.top if self.cells else 0,
+            "device_slots_leased": len(self.pool.leased),
+            "device_slots_parked": len(self.pool.parked),
+            "host_bytes": self.host.n_bytes,
+            "host_max_bytes": self.config.host_bytes,
+            "host_snapshots": len(self.host),
+            "host_evictions": self.host.n_evicted,
+            "compactions": self.n_compactions,
+            "tree_nodes": sum(1 for _ in self.tree.root.subtree()) - 1,
+        }
+
+
+def _layer(source: _Source) -> str:
+    if not source.n_tokens:
+        return "cold"
+    return "device" if source.slot is not None else "host"
+
+
+def _is_smaller(node: Node, host: _Source) -> bool:
+    assert node.snapshot is not None
+    assert host.snapshot is not None
+    return node.snapshot.n_bytes < host.snapshot.n_bytes

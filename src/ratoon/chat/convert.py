@@ -1,0 +1,175 @@
+"""A normalised conversation as template messages, in the shapes the template takes.
+
+Every client string passes the guard here, once; all text that is added around it is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ratoon import wire
+from ratoon.chat import tools
+from ratoon.chat.normalise import Conversation, Turn
+from ratoon.chat.template import ChatTemplate, Message
+from ratoon.chat.tokens import Guard
+from ratoon.errors import InvalidRequest
+
+# Stands between neighbouring texts wherever they become one: system blocks, text blocks of a
+# message, texts of a tool result, merged messages.
+SEPARATOR = "\n\n"
+
+_ERROR = "Error: "
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One template message; ``is_marked`` where the client asked to cache up to here."""
+
+    message: Message
+    is_marked: bool
+
+
+class Converter:
+    """Turns the turns of one request into entries."""
+
+    def __init__(self, template: ChatTemplate, guard: Guard) -> None:
+        self._template = template
+        self._guard = guard
+        self._calls: dict[str, tuple[str, str]] = {}
+
+    def entries(self, conversation: Conversation) -> list[Entry]:
+        found: list[Entry] = []
+        for position, turn in enumerate(conversation.turns):
+            is_late = position >= conversation.n_head
+            found += _SHAPES[turn.role](self, turn, is_late)
+        return found
+
+    def _system(self, turn: Turn, is_late: bool) -> Iterator[Entry]:
+        text = SEPARATOR.join(self._text(block, turn) for block in turn.blocks)
+        message = {"role": "system", "content": text}
+        if is_late and not self._template.takes_late_system:
+            message = {
+                "role": "user",
+                "content": f"<system-reminder>\n{text}\n</system-reminder>",
+            }
+        yield Entry(message, any(_is_marked(block) for block in turn.blocks))
+
+    def _user(self, turn: Turn, _is_late: bool) -> Iterator[Entry]:
+        texts: list[wire.ContentBlock] = []
+        for block in turn.blocks:
+            if isinstance(block, wire.ToolResultBlock):
+                yield from self._user_text(texts, turn)
+                texts = []
+                yield Entry(self._result(block), _is_marked(block))
+            else:
+                texts.append(block)
+        yield from self._user_text(texts, turn)
+
+    def _user_text(self, blocks: Sequence[wire.ContentBlock], turn: Turn) -> Iterator[Entry]:
+        if blocks:
+            text = SEPARATOR.join(self._text(block, turn) for block in blocks)
+            marked = any(_is_marked(block) for block in blocks)
+            yield Entry({"role": "user", "content": text}, marked)
+
+    def _assistant(self, turn: Turn, _is_late: bool) -> Iterator[Entry]:
+        """Reasoning is left out: it would have to be byte-identical to what was sampled."""
+        blocks = [block for block in turn.blocks if not isinstance(block, _REASONING)]
+        calls = [block for block in blocks if isinstance(block, wire.ToolUseBlock)]
+        texts = [
+            self._text(block, turn) for block in blocks if not isinstance(block, wire.ToolUseBlock)
+        ]
+        if not blocks:
+            return
+        message: Message = {"role": "assistant", "content": SEPARATOR.join(texts)}
+        if calls and self._renders(calls):
+            message["tool_calls"] = [self._call(call) for call in calls]
+        elif calls:
+            written = [tools.call_text(c.name, c.input) for c in map(self._guarded, calls)]
+            message["content"] = "\n".join([*texts, *written])
+        yield Entry(message, any(_is_marked(block) for block in blocks))
+
+    def _renders(self, calls: Sequence[wire.ToolUseBlock]) -> bool:
+        template = self._template
+        is_native = template.takes_tools and template.renders_tool_calls
+        return is_native and (len(calls) == 1 or template.takes_parallel_calls)
+
+    def _guarded(self, call: wire.ToolUseBlock) -> wire.ToolUseBlock:
+        guard = self._guard
+        return call.model_copy(
+            update={"name": guard.text(call.name), "input": guard.value(call.input)}
+        )
+
+    def _call(self, call: wire.ToolUseBlock) -> dict[str, Any]:
+        """A call under an id of its position: the client's id is not prompt text, and some
+        templates take only ids of nine alphanumeric characters."""
+        guarded = self._guarded(call)
+        id = f"call{len(self._calls) + 1:05d}"
+        self._calls[call.id] = (id, guarded.name)
+        arguments: Any = guarded.input
+        if self._template.wants_string_arguments:
+            arguments = tools.to_json(arguments)
+        return {
+            "id": id,
+            "type": "function",
+            "function": {"name": guarded.name, "arguments": arguments},
+        }
+
+    def _result(self, block: wire.ToolResultBlock) -> Message:
+        text = self._result_text(block)
+        call = self._calls.get(block.tool_use_id)
+        # Strict templates refuse a result whose call they did not render.
+        if call is None or not self._template.takes_tool_role:
+            return {"role": "user", "content": tools.result_text(text)}
+        id, name = call
+        return {"role": "tool", "content": text, "name": name, "tool_call_id": id}
+
+    def _result_text(self, block: wire.ToolResultBlock) -> str:
+        content = block.content
+        if isinstance(content, str):
+            text = self._guard.text(content)
+        else:
+            parts = [self._plain(part) for part in content or ()]
+            text = SEPARATOR.join(part for part in parts if part)
+        return _ERROR + text if block.is_error and not text.startswith(_ERROR) else text
+
+    def _text(self, block: wire.ContentBlock, turn: Turn) -> str:
+        """A block that must be text here."""
+        if isinstance(block, wire.ToolUseBlock | wire.ToolResultBlock | _REASONING):
+            raise InvalidRequest(
+                f"messages.{turn.index}: {block.type} blocks are not allowed "
+                f"in messages of role {turn.role}"
+            )
+        return self._plain(block)
+
+    def _plain(self, block: _PlainBlock) -> str:
+        match block:
+            case wire.TextBlock():
+                return self._guard.text(block.text)
+            case wire.ToolReferenceBlock():
+                return f"Tool available: {self._guard.text(block.tool_name)}"
+            case wire.DocumentBlock():
+                return self._guard.text(_document(block))
+            case wire.ImageBlock():
+                raise InvalidRequest("messages: image blocks are not supported by this model")
+
+
+_PlainBlock = wire.TextBlock | wire.ToolReferenceBlock | wire.DocumentBlock | wire.ImageBlock
+_REASONING = wire.ThinkingBlock | wire.RedactedThinkingBlock
+_SHAPES = {
+    "system": Converter._system,
+    "user": Converter._user,
+    "assistant": Converter._assistant,
+}
+
+
+def _document(block: wire.DocumentBlock) -> str:
+    data = block.source.get("data")
+    if block.source.get("type") != "text" or not isinstance(data, str):
+        raise InvalidRequest("messages: documents other than text are not supported by this model")
+    return SEPARATOR.join(filter(None, (block.title, data)))
+
+
+def _is_marked(block: wire.ContentBlock) -> bool:
+    return getattr(block, "cache_control", None) is not None

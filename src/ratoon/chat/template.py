@@ -1,0 +1,260 @@
+"""The model's own Jinja template, sandboxed, and what it can express.
+
+A template is code from a model file. It runs in Jinja's immutable sandbox and is asked, once, by
+rendering tiny conversations, which roles and shapes it takes; nothing is guessed from model names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+from jinja2 import nodes
+from jinja2.exceptions import TemplateError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from ratoon.errors import InvalidRequest, ModelError
+
+Message = dict[str, Any]
+
+
+class _Generation(Extension):
+    """``{% generation %}`` marks text for training; for serving its body is plain template."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _raise(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _environment(now: Callable[[], datetime]) -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = lambda form: now().strftime(form)
+    return environment
+
+
+class ChatTemplate:
+    """Renders conversations in the OpenAI shape; its attributes say what the template takes.
+
+    ``takes_tools``             tool definitions are rendered
+    ``takes_system``            a leading system message is rendered
+    ``takes_several_systems``   more than one leading system message is rendered, in order
+    ``takes_late_system``       a system message further on is rendered in place, as system
+    ``takes_tool_role``         tool results are rendered
+    ``takes_user_after_tool``   a user message may follow a tool result
+    ``renders_tool_calls``      an assistant's tool calls are rendered
+    ``takes_parallel_calls``    several calls in one assistant message are rendered
+    ``wants_string_arguments``  arguments must be JSON text, not an object
+    ``wants_alternation``       two user messages in a row are refused
+    ``renders_head_alone``      a system message without any user message is rendered
+    """
+
+    def __init__(
+        self, source: str, bos: str, eos: str, now: Callable[[], datetime] = datetime.now
+    ) -> None:
+        self.source = source
+        self._tokens = {"bos_token": bos, "eos_token": eos}
+        try:
+            self._template = _environment(now).from_string(source)
+        except (TemplateError, SyntaxError, RecursionError, ValueError) as error:
+            raise ModelError(f"the model's chat template is not valid: {error}") from error
+        self._wants_parts, self._no_tools = self._probe_basics()
+        self._probe_roles()
+        self._probe_tools()
+
+    def render(
+        self,
+        messages: list[Message],
+        tools: list[dict[str, Any]] | None,
+        add_generation_prompt: bool,
+    ) -> str:
+        """The prompt text; ``add_generation_prompt`` ends it with the assistant's header.
+
+        Raises InvalidRequest when the template refuses the conversation.
+        """
+        if not tools:
+            tools = self._no_tools
+        if self._wants_parts:
+            messages = [_with_parts(message) for message in messages]
+        try:
+            return self._template.render(
+                messages=messages,
+                tools=tools,
+                add_generation_prompt=add_generation_prompt,
+                **self._tokens,
+            )
+        except Exception as error:  # foreign code: it may raise anything
+            raise InvalidRequest(
+                f"the model's chat template refused the conversation: {error}"
+            ) from error
+
+    def _probe_basics(self) -> tuple[bool, list[dict[str, Any]] | None]:
+        """Whether content comes in parts, and how the absence of tools is written."""
+        forms: list[tuple[bool, list[dict[str, Any]] | None]]
+        forms = [(False, None), (False, []), (True, None), (True, [])]
+        for form in forms:
+            self._wants_parts, self._no_tools = form
+            if self._shows([_user("alpha")], "alpha"):
+                return form
+        raise ModelError("the model's chat template can't render a user message")
+
+    def _probe_roles(self) -> None:
+        self.takes_system = self._shows([_system("alpha"), _user("beta")], "alpha", "beta")
+        self.takes_several_systems = self._shows(
+            [_system("alpha"), _system("beta"), _user("gamma")], "alpha", "beta", "gamma"
+        )
+        self.wants_alternation = not self._shows([_user("alpha"), _user("beta")], "alpha", "beta")
+        self.renders_head_alone = self._shows([_system("alpha")], "alpha")
+        self.takes_late_system = self._gives_authority(
+            [_user("alpha"), _system("beta"), _assistant("gamma"), _user("delta")],
+            ("alpha", "beta", "gamma", "delta"),
+        )
+
+    def _probe_tools(self) -> None:
+        tools = [_PROBE_TOOL]
+        shown = self._attempt([_system("alpha"), _user("beta")], tools)
+        if shown is None:
+            shown = self._attempt([_user("beta")], tools)
+        self.takes_tools = shown is not None and _PROBE_NAME in shown
+        self.wants_string_arguments = False
+        self.renders_tool_calls = self._shows_call({"zeta": "eta"}, '{"zeta"', "<", "zeta")
+        if not self.renders_tool_calls:
+            self.renders_tool_calls = self._shows_call('{"zeta": "eta"}', '{"zeta": "eta"}')
+            self.wants_string_arguments = self.renders_tool_calls
+        self.takes_parallel_calls = self.renders_tool_calls and self._shows(
+            [_user("alpha"), self._caller("theta", "iota")], "theta", "iota", tools=tools
+        )
+        caller = self._caller(_PROBE_NAME) if self.renders_tool_calls else _assistant("beta")
+        round_trip = [_user("alpha"), caller, _RESULT]
+        self.takes_tool_role = self._shows(round_trip, "alpha", "kappa", tools=tools)
+        self.takes_user_after_tool = self.takes_tool_role and self._shows(
+            [*round_trip, _user("lambda")], "alpha", "kappa", "lambda", tools=tools
+        )
+        if self.takes_late_system and self.takes_tool_role:
+            self.takes_late_system = self._gives_authority(
+                [*round_trip, _system("mu"), _assistant("nu")], ("kappa", "mu", "nu")
+            )
+
+    def _caller(self, *names: str) -> Message:
+        arguments: Any = '{"zeta": "eta"}' if self.wants_string_arguments else {"zeta": "eta"}
+        return _call_message([(name, arguments) for name in names])
+
+    def _shows_call(self, arguments: Any, *forms: str) -> bool:
+        """Whether a call appears with its arguments in one of the given forms.
+
+        A template that prints an object without ``tojson`` shows Python's notation, which none
+        of the forms matches; one that quotes JSON text again escapes it.
+        """
+        conversation = [_user("alpha"), _call_message([(_PROBE_NAME, arguments)])]
+        text = self._attempt(conversation, [_PROBE_TOOL])
+        if text is None or "{'zeta'" in text:
+            return False
+        call = text[text.rfind("alpha") :]
+        return _PROBE_NAME in call and "eta" in call and any(form in call for form in forms)
+
+    def _gives_authority(self, messages: list[Message], words: Sequence[str]) -> bool:
+        """Whether the conversation is shown in order, and not as if its systems were users."""
+        if not self._shows(messages, *words):
+            return False
+        as_users = [{**m, "role": "user"} if m["role"] == "system" else m for m in messages]
+        return self._attempt(messages, None) != self._attempt(as_users, None)
+
+    def _shows(
+        self, messages: list[Message], *words: str, tools: list[dict[str, Any]] | None = None
+    ) -> bool:
+        """Whether the words appear in the rendered conversation, in this order."""
+        text = self._attempt(messages, tools)
+        if text is None:
+            return False
+        at = 0
+        for word in words:
+            at = text.find(word, at)
+            if at < 0:
+                return False
+            at += len(word)
+        return True
+
+    def _attempt(self, messages: list[Message], tools: list[dict[str, Any]] | None) -> str | None:
+        try:
+            return self.render(messages, tools, False)
+        except InvalidRequest:
+            return None
+
+
+_PROBE_NAME = "epsilon"
+_PROBE_TOOL = {
+    "type": "function",
+    "function": {
+        "name": _PROBE_NAME,
+        "description": "probe",
+        "parameters": {
+            "type": "object",
+            "properties": {"zeta": {"type": "string", "description": "probe"}},
+            "required": ["zeta"],
+        },
+    },
+}
+# Nine alphanumeric characters: the only form of id that every known template accepts.
+_PROBE_IDS = ("call00001", "call00002")
+_RESULT: Message = {
+    "role": "tool",
+    "content": "kappa",
+    "name": _PROBE_NAME,
+    "tool_call_id": _PROBE_IDS[0],
+}
+
+
+def _user(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+def _system(text: str) -> Message:
+    return {"role": "system", "content": text}
+
+
+def _assistant(text: str) -> Message:
+    return {"role": "assistant", "content": text}
+
+
+def _call_message(calls: list[tuple[str, Any]]) -> Message:
+    return {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+            for id, (name, arguments) in zip(_PROBE_IDS, calls, strict=False)
+        ],
+    }
+
+
+def _with_parts(message: Message) -> Message:
+    return {**message, "content": [{"type": "text", "text": message["content"]}]}

@@ -1,0 +1,8 @@
+"""Where the command line writes: results to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+stdout = Console()
+stderr = Console(stderr=True)

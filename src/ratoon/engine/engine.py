@@ -1,0 +1,317 @@
+"""The engine thread: the only place where plans are executed and the model is touched."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ratoon.cache.placement import CacheOp, Copy, Drop, Restore, Save, SeqId
+from ratoon.cache.prefix_cache import CacheConfig, PrefixCache
+from ratoon.engine.events import Failed, Finished, Token
+from ratoon.engine.journal import Journal
+from ratoon.engine.model import BadState, Logits, Model, NoRoom
+from ratoon.engine.request import Request
+from ratoon.engine.sampler import Sampler
+from ratoon.engine.scheduler import Emission, Scheduler, SchedulerConfig, StepPlan
+from ratoon.errors import ConfigError, InternalError, ModelError, Overloaded, PromptTooLong
+
+log = logging.getLogger("ratoon.engine")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """The engine's share of the settings; byte counts are absolute here."""
+
+    model_name: str = ""  # empty: the model's own
+    host_bytes: int = 1 << 30
+    prefill_chunk: int = 128
+    max_running: int = 64
+    max_queue: int = 256
+    has_progress: bool = True
+    progress_step: float = 10.0  # percent
+    park_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        if self.prefill_chunk < 1:
+            raise ConfigError(f"prefill_chunk ({self.prefill_chunk}) must be at least 1")
+        if self.progress_step <= 0:
+            raise ConfigError(f"progress_step ({self.progress_step}) must be above 0")
+
+
+class Engine:
+    """Continues prompts. ``submit``, ``cancel``, ``match_length`` and ``inspect`` are thread-safe;
+    the rest of the class runs on one thread that owns the model."""
+
+    def __init__(
+        self,
+        model: Model,
+        config: EngineConfig,
+        *,
+        cache: PrefixCache | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.model = model
+        self.model_name = config.model_name or model.name
+        self.n_ctx = model.shape.n_ctx
+        self.cache = cache or PrefixCache(cache_config(model, config))
+        self.scheduler = Scheduler(_scheduler_config(model, config), self.cache)
+        self._clock = clock
+        self._journal = Journal(
+            has_progress=config.has_progress, progress_step=config.progress_step
+        )
+        self._samplers: dict[str, Sampler] = {}
+        self._lock = threading.Lock()  # guards scheduler and cache; never held while computing
+        self._wake = threading.Condition()  # guards the inbox
+        self._inbox: list[Request] = []
+        self._cancelled: list[str] = []
+        self._is_stopping = False
+        self._thread: threading.Thread | None = None
+
+    # --- from any thread -----------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 30.0) -> None:
+        """Finish the step under way, fail what is unfinished, close the model."""
+        with self._wake:
+            self._is_stopping = True
+            self._wake.notify()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+            if self._thread.is_alive():
+                log.warning("the engine did not stop within %.0f s", timeout_s)
+                return
+            self._thread = None
+        self.model.close()
+
+    def submit(self, request: Request) -> None:
+        """Queue a request. Raises PromptTooLong or Overloaded; otherwise events follow."""
+        if len(request.prompt) >= self.n_ctx:
+            raise PromptTooLong(len(request.prompt), self.n_ctx - 1)
+        if not request.prompt:
+            raise InternalError("an empty prompt can't be continued")
+        with self._wake:
+            if self._is_stopping:
+                raise Overloaded("Overloaded: the server is shutting down")
+            if len(self._inbox) + len(self.scheduler.waiting) >= self.scheduler.config.max_queue:
+                raise Overloaded("Overloaded: too many requests are waiting")
+            request.timings.arrived_s = self._clock()
+            self._inbox.append(request)
+            self._wake.notify()
+
+    def cancel(self, request_id: str) -> None:
+        """End a request within one step; ``Finished(CANCELLED)`` follows unless it ended before."""
+        with self._wake:
+            self._cancelled.append(request_id)
+            self._wake.notify()
+
+    def match_length(self, tokens: list[int]) -> int:
+        """How many tokens of a prompt some tier holds or is computing."""
+        with self._lock:
+            return self.cache.match_length(tokens)
+
+    def inspect(self) -> dict[str, object]:
+        """A JSON-ready view of what runs, waits and is kept."""
+        with self._lock:
+            running = [_view(run.request, run.n_computed) for run in self.scheduler.running]
+            waiting = [_view(request, 0) for request in self.scheduler.waiting]
+            return {
+                "model": self.model_name,
+                "n_ctx": self.n_ctx,
+                "running": running,
+                "waiting": waiting,
+                "preemptions": self.scheduler.n_preemptions,
+                "cache": self.cache.stats(),
+            }
+
+    # --- on the engine thread ------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while self._wait_for_work():
+            try:
+                self.step()
+            except Exception as error:  # the thread's boundary: the server outlives a bad step
+                log.exception("a step failed")
+                self._fail_running(InternalError(f"internal error: {type(error).__name__}"))
+        self._fail_running(Overloaded("Overloaded: the server is shutting down"))
+        with self._lock:
+            emissions = self.scheduler.fail_waiting(
+                Overloaded("Overloaded: the server is shutting down"), self._clock()
+            )
+        self._emit(emissions)
+
+    def _wait_for_work(self) -> bool:
+        with self._wake:
+            while not (self._inbox or self._cancelled or self._is_stopping):
+                if not self.scheduler.is_idle:
+                    break
+                self._wake.wait()
+            return not self._is_stopping
+
+    def step(self) -> None:
+        """One scheduler iteration."""
+        self._drain_inbox()
+        with self._lock:
+            plan = self.scheduler.schedule(self._clock())
+        self._emit(plan.started)
+        if plan.is_empty:
+            time.sleep(0.001)  # only waiting requests; nothing can be done for them this instant
+            return
+        if self._execute(plan.ops):
+            return
+        self._forward(plan)
+
+    def _drain_inbox(self) -> None:
+        with self._wake:
+            arrived, self._inbox = self._inbox, []
+            cancelled, self._cancelled = self._cancelled, []
+        emissions: list[Emission] = []
+        with self._lock:
+            for request in arrived:
+                self._samplers[request.id] = Sampler(request.sampling)
+                self.scheduler.add(request)
+            for request_id in cancelled:
+                emissions += self.scheduler.cancel(request_id, self._clock())
+        self._emit(emissions)
+
+    def _execute(self, ops: Sequence[CacheOp]) -> bool:
+        """Run operations in order. A refused snapshot, and what was built on it, is forgotten and
+        its requests start anew; then the plan is void and this returns True."""
+        lost: set[SeqId] = set()
+        for op in ops:
+            try:
+                self._execute_one(op, lost)
+            except BadState as error:
+                assert isinstance(op, Restore)
+                log.warning("%s; it is recomputed", error)
+                lost.add(op.seq_id)
+                with self._lock:
+                    self.cache.forget(op.snapshot)
+        if lost:
+            with self._lock:
+                self.scheduler.requeue(lost, self._clock())
+        return bool(lost)
+
+    def _execute_one(self, op: CacheOp, lost: set[SeqId]) -> None:
+        match op:
+            case Copy():
+                self.model.copy(op.src, op.dst, op.n_tokens)
+                if op.src in lost:
+                    lost.add(op.dst)
+            case Drop():
+                self.model.drop(op.seq_id, op.n_keep)
+                if not op.n_keep:
+                    lost.discard(op.seq_id)
+            case Save():
+                data = self.model.save(op.seq_id)
+                with self._lock:
+                    self.cache.fill(op.snapshot, data)
+                    if op.seq_id in lost:
+                        self.cache.forget(op.snapshot)
+            case Restore():
+                if op.snapshot.data is None:
+                    raise BadState("a snapshot was never filled")
+                self.model.restore(op.seq_id, op.snapshot.data)
+                if op.n_tokens < op.snapshot.n_tokens:
+                    self.model.drop(op.seq_id, op.n_tokens)
+
+    def _forward(self, plan: StepPlan) -> None:
+        try:
+            logits = self.model.forward([part.chunk for part in plan.parts]) if plan.parts else []
+        except NoRoom as error:
+            log.warning("%s", error)
+            with self._lock:
+                emissions = self.scheduler.no_room(plan, self._clock())
+            self._emit(emissions)
+            return
+        except ModelError as error:
+            log.error("%s", error)
+            self._fail_plan(plan, error)
+            return
+        self._publish(plan, [self._sample(plan, i, row) for i, row in enumerate(logits)])
+
+    def _sample(self, plan: StepPlan, i: int, logits: Logits | None) -> int | None:
+        if logits is None:
+            return None
+        return self._samplers[plan.parts[i].run.request.id].sample(logits)
+
+    def _publish(self, plan: StepPlan, sampled: list[int | None]) -> None:
+        ends = [token is not None and self.model.is_end(token) for token in sampled]
+        with self._lock:
+            finished = self.scheduler.update(plan, sampled, ends, self._clock())
+        for part in plan.parts:
+            self._journal.prefill(part.run.request)
+        tokens: list[Emission] = []
+        for part, token, is_end in zip(plan.parts, sampled, ends, strict=True):
+            if token is not None and not is_end:
+                tokens.append((part.run.request, Token(token, self.model.vocab.piece(token))))
+        self._emit(tokens)
+        self._emit(finished)
+
+    def _fail_plan(self, plan: StepPlan, error: ModelError) -> None:
+        with self._lock:
+            runs = [part.run for part in plan.parts]
+            emissions = self.scheduler.fail(runs, error, self._clock())
+        self._emit(emissions)
+
+    def _fail_running(self, error: InternalError | Overloaded) -> None:
+        with self._lock:
+            emissions = self.scheduler.fail(self.scheduler.running, error, self._clock())
+        self._emit(emissions)
+
+    def _emit(self, emissions: Sequence[Emission]) -> None:
+        for request, event in emissions:
+            if isinstance(event, Finished | Failed):
+                self._samplers.pop(request.id, None)
+                self._journal.finished(
+                    request, event.reason if isinstance(event, Finished) else None
+                )
+            try:
+                request.emit(event)
+            except Exception:  # the listener's boundary: its loop may be gone
+                log.debug("an event found no listener", exc_info=True)
+
+
+def cache_config(model: Model, config: EngineConfig) -> CacheConfig:
+    """The cache's limits, from the model's shape and the settings."""
+    shape = model.shape
+    return CacheConfig(
+        n_ctx=shape.n_ctx,
+        n_cells=shape.n_cells,
+        n_seq=shape.n_seq,
+        n_ubatch=shape.n_ubatch,
+        memory=shape.memory,
+        is_unified=shape.is_unified,
+        bytes_per_token=shape.bytes_per_token,
+        host_bytes=config.host_bytes,
+        park_s=config.park_s,
+    )
+
+
+def _scheduler_config(model: Model, config: EngineConfig) -> SchedulerConfig:
+    return SchedulerConfig(
+        n_ctx=model.shape.n_ctx,
+        token_budget=model.shape.n_batch,
+        prefill_chunk=config.prefill_chunk,
+        idle_chunk=model.shape.n_ubatch,
+        max_running=min(config.max_running, model.shape.n_seq),
+        max_queue=config.max_queue,
+    )
+
+
+def _view(request: Request, n_computed: int) -> dict[str, object]:
+    return {
+        "id": request.id,
+        "state": request.state.value,
+        "n_prompt": len(request.prompt),
+        "n_cached": request.n_cached,
+        "n_computed": n_computed,
+        "n_output": len(request.output),
+        "layer": request.layer,
+        "seq_id": request.seq_id,
+    }

@@ -1,0 +1,74 @@
+"""One request for tokens: what the engine is asked, and what it records while serving it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ratoon.engine.events import Event
+
+
+class Priority(enum.IntEnum):
+    """Admission class; lower goes first."""
+
+    INTERACTIVE = 0
+    BACKGROUND = 1
+
+
+class RequestState(enum.Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is chosen. ``temperature`` 0 is greedy and ignores the rest."""
+
+    temperature: float = 0.0
+    top_k: int = 0  # 0: off
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+
+
+@dataclass(slots=True)
+class Timings:
+    """Clock readings of one request, in seconds on the engine's clock; ``None``: not reached."""
+
+    arrived_s: float = 0.0
+    admitted_s: float | None = None
+    first_token_s: float | None = None
+    finished_s: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A prompt to continue.
+
+    ``emit`` is called on the engine thread, once per event, and must not block.
+    ``boundaries`` are token offsets in the prompt where a saved state is likely to be reused.
+    """
+
+    id: str
+    prompt: list[int]
+    max_tokens: int
+    emit: Callable[[Event], None]
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    boundaries: tuple[int, ...] = ()
+    priority: Priority = Priority.INTERACTIVE
+
+    state: RequestState = RequestState.WAITING
+    output: list[int] = field(default_factory=list)
+    seq_id: int = -1
+    n_cached: int = 0
+    layer: str = "cold"
+    n_to_forward: int = 0  # prompt tokens left to compute at admission
+    n_forwarded: int = 0  # prompt tokens computed so far
+    timings: Timings = field(default_factory=Timings)
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens known so far: the prompt and what has been sampled."""
+        return len(self.prompt) + len(self.output)

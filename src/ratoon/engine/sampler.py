@@ -1,0 +1,49 @@
+"""From logits to a token."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ratoon.engine.model import Logits
+from ratoon.engine.request import SamplingParams
+
+
+class Sampler:
+    """One request's choice of tokens; holds its random generator."""
+
+    def __init__(self, params: SamplingParams) -> None:
+        self._params = params
+        self._random = np.random.default_rng(params.seed)
+
+    def sample(self, logits: Logits) -> int:
+        """The next token. ``logits`` has shape (n_vocab,) and is not changed."""
+        params = self._params
+        if params.temperature <= 0.0:
+            return int(np.argmax(logits))
+        kept = _top_k(logits, params.top_k)
+        scaled = logits[kept].astype(np.float64) / params.temperature
+        probs = np.exp(scaled - scaled.max())
+        probs /= probs.sum()
+        keep = _nucleus(probs, params.top_p) & (probs >= params.min_p * probs.max())
+        probs = np.where(keep, probs, 0.0)
+        return int(self._random.choice(kept, p=probs / probs.sum()))
+
+
+def _top_k(logits: Logits, k: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Indices of the ``k`` largest (0: all), in index order so that a seed decides alone."""
+    if k <= 0 or k >= len(logits):
+        return np.arange(len(logits))
+    return np.sort(np.argpartition(logits, -k)[-k:])
+
+
+def _nucleus(
+    probs: np.ndarray[tuple[int], np.dtype[np.float64]], p: float
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """The smallest set of most likely tokens whose mass reaches ``p``."""
+    if p >= 1.0:
+        return np.ones(len(probs), np.bool_)
+    order = np.argsort(-probs, kind="stable")
+    mass = np.cumsum(probs[order])
+    keep = np.zeros(len(probs), np.bool_)
+    keep[order[: int(np.searchsorted(mass, p)) + 1]] = True
+    return keep

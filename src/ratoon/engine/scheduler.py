@@ -1,0 +1,282 @@
+"""What to compute next. Pure: no clock, no thread, no model.
+
+There is no prefill phase and no decode phase: a request has computed some of the tokens it knows
+and must catch up with all of them. One that lacks only its latest reply token is decoding; it goes
+first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ratoon.cache.placement import CacheOp, SeqId
+from ratoon.cache.prefix_cache import Full, Lease, PrefixCache, Wait
+from ratoon.engine.events import Event, Failed, Finished, FinishReason, Started
+from ratoon.engine.model import Chunk
+from ratoon.engine.request import Request, RequestState
+from ratoon.errors import InternalError, RatoonError
+
+Emission = tuple[Request, Event]
+
+ADMISSION_TRIES = 64  # waiting requests looked at in one step
+TIDY_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """``token_budget`` is the work of one step in rows. Beside decoding requests a prefill gets at
+    most ``prefill_chunk`` rows a step and all prefills together ``idle_chunk``; without any, they
+    share ``idle_chunk``."""
+
+    n_ctx: int
+    token_budget: int = 2048
+    prefill_chunk: int = 128
+    idle_chunk: int = 512
+    max_running: int = 64
+    max_queue: int = 256
+
+
+@dataclass(eq=False, slots=True)
+class Run:
+    """A running request: its tokens (prompt and reply so far) and its hold on a sequence."""
+
+    request: Request
+    lease: Lease
+    tokens: list[int]
+
+    @property
+    def n_computed(self) -> int:
+        return self.lease.slot.n_tokens
+
+    @property
+    def n_missing(self) -> int:
+        return len(self.tokens) - self.n_computed
+
+    @property
+    def is_decoding(self) -> bool:
+        return self.n_missing == 1 and len(self.tokens) > len(self.request.prompt)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The next ``n_rows`` tokens of a run."""
+
+    run: Run
+    n_rows: int
+
+    @property
+    def reaches_end(self) -> bool:
+        return self.n_rows == self.run.n_missing
+
+    @property
+    def chunk(self) -> Chunk:
+        start = self.run.n_computed
+        tokens = self.run.tokens[start : start + self.n_rows]
+        return Chunk(self.run.lease.slot.seq_id, start, tokens, self.reaches_end)
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step: first the operations in order, then all parts as one batch."""
+
+    ops: tuple[CacheOp, ...] = ()
+    parts: tuple[Part, ...] = ()
+    started: tuple[Emission, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.ops or self.parts or self.started)
+
+
+class Scheduler:
+    """Owns who waits and who runs; asks the cache for sequences."""
+
+    def __init__(self, config: SchedulerConfig, cache: PrefixCache) -> None:
+        self.config = config
+        self.cache = cache
+        self.waiting: list[Request] = []
+        self.running: list[Run] = []
+        self.n_preemptions = 0
+        self._tidied_s = 0.0
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.waiting and not self.running
+
+    def add(self, request: Request) -> None:
+        """Queue a request behind those of its class that arrived before it."""
+        self.waiting.append(request)
+        self.waiting.sort(key=lambda each: (each.priority, each.timings.arrived_s))
+
+    # --- deciding ------------------------------------------------------------------------------
+
+    def schedule(self, now: float) -> StepPlan:
+        """The next step's plan."""
+        started = self._admit(now)
+        if now - self._tidied_s >= TIDY_S:
+            self._tidied_s = now
+            self.cache.tidy(now)
+        parts = self._fit(now)
+        return StepPlan(self.cache.take_ops(), parts, tuple(started))
+
+    def _admit(self, now: float) -> list[Emission]:
+        started: list[Emission] = []
+        for request in self.waiting[:ADMISSION_TRIES]:
+            if len(self.running) >= self.config.max_running:
+                break
+            tokens = request.prompt + request.output
+            lease = self.cache.acquire(tokens, request.boundaries, now)
+            if isinstance(lease, Full):
+                break
+            if isinstance(lease, Wait):
+                continue
+            self.waiting.remove(request)
+            self.running.append(Run(request, lease, tokens))
+            request.state = RequestState.RUNNING
+            request.seq_id = lease.slot.seq_id
+            if request.timings.admitted_s is None:
+                request.timings.admitted_s = now
+                request.n_cached, request.layer = lease.n_cached, lease.layer
+                request.n_to_forward = len(tokens) - lease.n_cached
+                event = Started(len(request.prompt), lease.n_cached, lease.layer)
+                started.append((request, event))
+        return started
+
+    def _fit(self, now: float) -> tuple[Part, ...]:
+        """Parts that the free cells can hold; preempts the youngest while they can't."""
+        while True:
+            parts = self._divide()
+            n_rows = sum(part.n_rows for part in parts)
+            if not parts or self.cache.make_cells(n_rows, now):
+                return parts
+            if len(self.running) == 1:
+                return self._shrink(parts[0])
+            self._preempt(self.running[-1], now)
+
+    def _shrink(self, part: Part) -> tuple[Part, ...]:
+        n = min(part.n_rows, self.cache.n_free_cells)
+        return (Part(part.run, n),) if n else ()
+
+    def _divide(self) -> tuple[Part, ...]:
+        decoding = [Part(run, 1) for run in self.running if run.is_decoding]
+        decoding = decoding[: self.config.token_budget]
+        prefilling = [run for run in self.running if not run.is_decoding]
+        budget = min(self.config.token_budget - len(decoding), self.config.idle_chunk)
+        cap = self.config.prefill_chunk if decoding else budget
+        return (*decoding, *self._share(prefilling, budget, cap))
+
+    def _share(self, runs: Sequence[Run], budget: int, cap: int) -> Iterable[Part]:
+        """Split ``budget`` rows evenly; what one does not need goes to the next."""
+        for i, run in enumerate(sorted(runs, key=lambda each: each.n_missing)):
+            fair = max(1, budget // (len(runs) - i))
+            n = min(run.n_missing, cap, fair, budget, self._to_next_cut(run))
+            if n > 0:
+                budget -= n
+                yield Part(run, n)
+
+    def _to_next_cut(self, run: Run) -> int:
+        ahead = [cut - run.n_computed for cut in run.lease.cuts if cut > run.n_computed]
+        return min(ahead, default=run.n_missing)
+
+    def _preempt(self, run: Run, now: float) -> None:
+        self.running.remove(run)
+        self.cache.preempt(run.lease, run.tokens, now)
+        run.request.state = RequestState.WAITING
+        self.add(run.request)
+        self.n_preemptions += 1
+
+    # --- learning what happened ----------------------------------------------------------------
+
+    def update(
+        self, plan: StepPlan, sampled: Sequence[int | None], ends: Sequence[bool], now: float
+    ) -> list[Emission]:
+        """Account for an executed plan. ``sampled`` has a token for each part that reached its
+        run's end; ``ends`` says which of them end the turn."""
+        self.cache.advance([(part.run.lease, part.n_rows) for part in plan.parts])
+        finished: list[Emission] = []
+        for part, token, is_end in zip(plan.parts, sampled, ends, strict=True):
+            run = part.run
+            run.request.n_forwarded += _prompt_rows(part)
+            self.cache.checkpoint(run.lease, run.tokens, now)
+            if token is None:
+                continue
+            if run.request.timings.first_token_s is None:
+                run.request.timings.first_token_s = now
+            if not is_end:
+                run.tokens.append(token)
+                run.request.output.append(token)
+            reason = self._end_reason(run, is_end)
+            if reason is not None:
+                finished.append(self._finish(run, reason, now))
+        return finished
+
+    def _end_reason(self, run: Run, is_end: bool) -> FinishReason | None:
+        if is_end:
+            return FinishReason.STOP
+        if len(run.request.output) >= run.request.max_tokens:
+            return FinishReason.LENGTH
+        if len(run.tokens) >= self.config.n_ctx:
+            return FinishReason.CONTEXT
+        return None
+
+    def _finish(self, run: Run, reason: FinishReason, now: float) -> Emission:
+        self.running.remove(run)
+        self.cache.release(run.lease, run.tokens, now)
+        return self._end(run.request, Finished(reason, len(run.request.output)), now)
+
+    def _end(self, request: Request, event: Event, now: float) -> Emission:
+        request.state = RequestState.FINISHED
+        request.timings.finished_s = now
+        return request, event
+
+    def cancel(self, request_id: str, now: float) -> list[Emission]:
+        """End a request early; what was computed stays in the tree. Unknown ids are ignored."""
+        for run in self.running:
+            if run.request.id == request_id:
+                return [self._finish(run, FinishReason.CANCELLED, now)]
+        for request in self.waiting:
+            if request.id == request_id:
+                self.waiting.remove(request)
+                event = Finished(FinishReason.CANCELLED, len(request.output))
+                return [self._end(request, event, now)]
+        return []
+
+    def requeue(self, seq_ids: set[SeqId], now: float) -> None:
+        """The states of these sequences are unknown: forget them and start their requests anew."""
+        for run in [each for each in self.running if each.lease.slot.seq_id in seq_ids]:
+            self.running.remove(run)
+            self.cache.discard(run.lease)
+            run.request.state = RequestState.WAITING
+            self.add(run.request)
+        self.cache.discard_parked(seq_ids)
+
+    def no_room(self, plan: StepPlan, now: float) -> list[Emission]:
+        """The model found no cells for a plan: make room for a smaller one, or fail the last."""
+        if self.cache.offload_all(now):
+            return []
+        if len(self.running) > 1:
+            self._preempt(self.running[-1], now)
+            return []
+        error = InternalError("the KV cache is full and nothing is left to evict")
+        return self.fail([part.run for part in plan.parts], error, now)
+
+    def fail(self, runs: Iterable[Run], error: RatoonError, now: float) -> list[Emission]:
+        """These runs broke: drop their states and tell their clients."""
+        emissions: list[Emission] = []
+        for run in list(runs):
+            self.running.remove(run)
+            self.cache.discard(run.lease)
+            emissions.append(self._end(run.request, Failed(error), now))
+        return emissions
+
+    def fail_waiting(self, error: RatoonError, now: float) -> list[Emission]:
+        """Nothing more is served."""
+        waiting, self.waiting = self.waiting, []
+        return [self._end(request, Failed(error), now) for request in waiting]
+
+
+def _prompt_rows(part: Part) -> int:
+    """How many of the rows just computed belong to the prompt."""
+    end = part.run.n_computed
+    return max(0, min(end, len(part.run.request.prompt)) - (end - part.n_rows))

@@ -1,0 +1,94 @@
+"""Every error Ratoon raises on purpose.
+
+RatoonError
+├── ConfigError            a setting is wrong; the process does not start
+├── ModelError             a model file can't be loaded or used
+├── InvalidRequest         400  invalid_request_error
+│   └── PromptTooLong      400  invalid_request_error, Anthropic's own wording
+├── AuthenticationFailed   401  authentication_error
+├── PermissionDenied       403  permission_error
+├── NotFound               404  not_found_error
+├── RequestTooLarge        413  request_too_large
+├── RateLimited            429  rate_limit_error
+├── Overloaded             529  overloaded_error
+└── InternalError          500  api_error
+
+Each class carries the HTTP status and the Anthropic error type, so the edge maps them in one place.
+"""
+
+from __future__ import annotations
+
+
+class RatoonError(Exception):
+    """Base class: the message is safe to show to a client."""
+
+    status = 500
+    kind = "api_error"
+
+
+class ConfigError(RatoonError):
+    """A setting is wrong."""
+
+
+class ModelError(RatoonError):
+    """A model file can't be loaded or used."""
+
+
+class InternalError(RatoonError):
+    """Something failed inside; the request is lost, the server goes on."""
+
+
+class InvalidRequest(RatoonError):
+    """The client's request can't be served as it is."""
+
+    status = 400
+    kind = "invalid_request_error"
+
+
+class PromptTooLong(InvalidRequest):
+    """The prompt does not fit the context window."""
+
+    def __init__(self, n_tokens: int, maximum: int) -> None:
+        super().__init__(f"prompt is too long: {n_tokens} tokens > {maximum} maximum")
+
+
+class AuthenticationFailed(RatoonError):
+    """The API key is missing or wrong."""
+
+    status = 401
+    kind = "authentication_error"
+
+
+class PermissionDenied(RatoonError):
+    """The key is right but may not do this."""
+
+    status = 403
+    kind = "permission_error"
+
+
+class NotFound(RatoonError):
+    """No such route, model or object."""
+
+    status = 404
+    kind = "not_found_error"
+
+
+class RequestTooLarge(RatoonError):
+    """The body is over the size limit."""
+
+    status = 413
+    kind = "request_too_large"
+
+
+class RateLimited(RatoonError):
+    """Too many requests from one key."""
+
+    status = 429
+    kind = "rate_limit_error"
+
+
+class Overloaded(RatoonError):
+    """The queue is full; try again later."""
+
+    status = 529
+    kind = "overloaded_error"

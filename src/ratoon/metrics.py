@@ -1,0 +1,101 @@
+"""What Ratoon counts, in Prometheus' terms. A leaf: it knows no other part of the package.
+
+Each ``Metrics`` has its own registry, so two servers in one process never mix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Sized
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_PREFIX = "ratoon_"
+_TTFT_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+_ITL_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+_QUEUE_S = (0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0)
+
+
+class Metrics:
+    """Counters and histograms are fed as things happen; gauges are set when somebody looks."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._ttft = self._histogram("ttft_seconds", "From arrival to the first token.", _TTFT_S)
+        self._itl = self._histogram("itl_seconds", "Between two tokens of one reply.", _ITL_S)
+        self._queue = self._histogram("queue_seconds", "From arrival to admission.", _QUEUE_S)
+        self._prompt_tokens = self._counter(
+            "prompt_tokens",
+            "Prompt tokens, by serving layer and by what they cost.",
+            "layer",
+            "cost",
+        )
+        self._output_tokens = self._counter("output_tokens", "Tokens sampled.")
+        self._requests = self._counter("requests", "Requests that ended.", "stop_reason")
+        self._errors = self._counter("errors", "Requests that failed, by error type.", "type")
+        self._normalisations = self._counter(
+            "normalisations", "Times a prompt rule changed a prompt.", "rule"
+        )
+        self._active = self._gauge("active_requests", "Requests in the engine.", "state")
+        self._tier_bytes = self._gauge("tier_bytes", "Bytes of saved state.", "tier")
+        self._tier_tokens = self._gauge("tier_tokens", "Tokens with saved state.", "tier")
+        self._cache = self._gauge("cache", "Other figures of the prefix cache.", "figure")
+
+    def observe_started(self, queue_s: float, layer: str, n_cached: int, n_forwarded: int) -> None:
+        """A request was admitted: ``n_cached`` prompt tokens were reused from ``layer``."""
+        self._queue.observe(queue_s)
+        self._prompt_tokens.labels(layer, "reused").inc(n_cached)
+        self._prompt_tokens.labels(layer, "forwarded").inc(n_forwarded)
+
+    def observe_first_token(self, ttft_s: float) -> None:
+        self._ttft.observe(ttft_s)
+
+    def observe_next_token(self, itl_s: float) -> None:
+        self._itl.observe(itl_s)
+
+    def count_request(self, stop_reason: str, n_output: int) -> None:
+        self._requests.labels(stop_reason).inc()
+        self._output_tokens.inc(n_output)
+
+    def count_error(self, kind: str) -> None:
+        self._errors.labels(kind).inc()
+
+    def count_normalisations(self, fired: Mapping[str, int]) -> None:
+        for rule, n_times in fired.items():
+            self._normalisations.labels(rule).inc(n_times)
+
+    def set_state(self, view: Mapping[str, object]) -> None:
+        """Set the gauges from the engine's own view of itself; a figure it lacks is left alone."""
+        for state in ("running", "waiting"):
+            requests = view.get(state)
+            if isinstance(requests, Sized):
+                self._active.labels(state).set(len(requests))
+        figures = view.get("cache")
+        if isinstance(figures, Mapping):
+            for name, value in figures.items():
+                self._set_figure(str(name), value)
+
+    def _set_figure(self, name: str, value: float) -> None:
+        """``host_bytes`` and the like belong to a tier; all others keep their name."""
+        tier, _, unit = name.partition("_")
+        match unit:
+            case "bytes":
+                self._tier_bytes.labels(tier).set(value)
+            case "tokens":
+                self._tier_tokens.labels(tier).set(value)
+            case _:
+                self._cache.labels(name).set(value)
+
+    def render(self) -> bytes:
+        """The Prometheus text page."""
+        return generate_latest(self.registry)
+
+    def _histogram(self, name: str, help_text: str, bounds: Sequence[float]) -> Histogram:
+        return Histogram(_PREFIX + name, help_text, buckets=bounds, registry=self.registry)
+
+    def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
+        return Counter(_PREFIX + name, help_text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, help_text: str, *labels: str) -> Gauge:
+        return Gauge(_PREFIX + name, help_text, labels, registry=self.registry)

@@ -1,0 +1,205 @@
+"""Exact mode: whatever path a state took, the logits are those of a cold run, bit for bit."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ratoon.cache.placement import SeqId
+from ratoon.cache.prefix_cache import PrefixCache
+from ratoon.engine.engine import Engine, EngineConfig, cache_config
+from ratoon.engine.events import Event, Failed
+from ratoon.engine.llama import LlamaModel, ModelOptions, RowBatch, load_model
+from ratoon.engine.model import Chunk, Logits
+from ratoon.engine.request import Request
+from ratoon.engine.scheduler import Run
+
+pytestmark = pytest.mark.model
+
+N_CTX = 160
+OPTIONS = ModelOptions(n_ctx=N_CTX, n_seq=4, n_batch=64, n_ubatch=32, is_exact=True)
+
+
+class Recorder:
+    """The model, remembering each row of logits that was sampled from, by request."""
+
+    def __init__(self, model: LlamaModel) -> None:
+        self._model = model
+        self.running: Callable[[], list[Run]] = list
+        self.seen: dict[str, list[tuple[int, Logits]]] = {}
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._model, name)
+
+    def forward(self, chunks: Sequence[Chunk]) -> list[Logits | None]:
+        out = self._model.forward(chunks)
+        owner = {run.lease.slot.seq_id: run.request.id for run in self.running()}
+        for chunk, logits in zip(chunks, out, strict=True):
+            if logits is not None:
+                row = (chunk.start + len(chunk.tokens), logits.copy())
+                self.seen.setdefault(owner[chunk.seq_id], []).append(row)
+        return out
+
+
+class Bench:
+    """An engine stepped by hand beside a model that only ever runs cold."""
+
+    def __init__(self, model: LlamaModel, cold: LlamaModel, rng: random.Random) -> None:
+        self.model, self.cold, self.rng = model, cold, rng
+        self.known: list[list[int]] = []
+        self.failures: list[Event] = []
+        self.layers: Counter[str] = Counter()
+        self.n_rows = 0
+        self.now = 0.0
+        self.recorder = Recorder(model)
+        config = EngineConfig(host_bytes=400 * model.shape.bytes_per_token, prefill_chunk=7)
+        limits = replace(
+            cache_config(model, config), min_reuse=2, min_snapshot=2, max_tail=6, park_s=0.5
+        )
+        self.engine = Engine(
+            self.recorder,  # type: ignore[arg-type]
+            config,
+            cache=PrefixCache(limits),
+            clock=lambda: self.now,
+        )
+        self.recorder.running = lambda: self.engine.scheduler.running
+        self.ids = iter(range(10**9))
+
+    def prompt(self) -> list[int]:
+        rng = self.rng
+        vocab = self.model.vocab.n_tokens
+        fresh = [rng.randrange(vocab) for _ in range(rng.randint(2, 24))]
+        if not self.known or rng.random() < 0.1:
+            return fresh
+        base = rng.choice(self.known)
+        kind = rng.choice(["fork", "extend", "edit", "same"])
+        if kind == "fork":
+            return (base[: rng.randint(1, len(base))] + fresh)[: N_CTX - 12]
+        if kind == "extend":
+            return (base + fresh)[: N_CTX - 12]
+        if kind == "edit":
+            i = rng.randrange(len(base))
+            return (base[:i] + fresh[:2] + base[i + 1 :])[: N_CTX - 12]
+        return base[: N_CTX - 12]
+
+    def submit(self) -> Request:
+        prompt = self.prompt()
+        marks = {self.rng.randrange(1, len(prompt) + 1) for _ in range(2)}
+        request = Request(
+            id=str(next(self.ids)),
+            prompt=prompt,
+            max_tokens=self.rng.randint(1, 5),
+            emit=self.on_event,
+            boundaries=tuple(sorted(marks)),
+        )
+        self.engine.submit(request)
+        return request
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, Failed):
+            self.failures.append(event)
+
+    def step(self) -> None:
+        self.now += self.rng.random() * 0.3
+        self.engine.step()
+
+    def drain(self) -> None:
+        self.step()
+        while not self.engine.scheduler.is_idle:
+            self.step()
+
+    def disturb(self) -> None:
+        """Anything that may happen to states between steps."""
+        engine, rng = self.engine, self.rng
+        kind = rng.choice(["offload", "evict", "preempt", "cancel", "nothing"])
+        if kind == "offload":
+            engine.cache.offload_all(self.now)
+        elif kind == "evict":
+            nodes = [n for n in engine.cache.tree.root.subtree() if n.snapshot is not None]
+            if nodes:
+                snapshot = rng.choice(nodes).snapshot
+                assert snapshot is not None
+                engine.cache.forget(snapshot)
+        elif kind == "preempt" and engine.scheduler.running:
+            engine.scheduler._preempt(rng.choice(engine.scheduler.running), self.now)
+        elif kind == "cancel" and engine.scheduler.running:
+            engine.cancel(rng.choice(engine.scheduler.running).request.id)
+
+    def script(self) -> None:
+        """A few requests, side by side or in turn, with accidents in between."""
+        requests: list[Request] = []
+        for _ in range(self.rng.randint(1, 4)):
+            requests.append(self.submit())
+            for _ in range(self.rng.randint(0, 4)):
+                self.step()
+                if self.rng.random() < 0.3:
+                    self.disturb()
+        self.drain()
+        self.engine.cache.check()
+        for request in requests:
+            self.compare(request)
+            self.known.append(request.prompt + request.output)
+        del self.known[:-12]
+
+    def compare(self, request: Request) -> None:
+        rows = self.recorder.seen.pop(request.id, [])
+        self.layers[request.layer] += 1
+        if not rows:
+            return  # cancelled before its first token
+        tokens = request.prompt + request.output
+        cold = cold_logits(self.cold, tokens, [n for n, _ in rows])
+        for n, logits in rows:
+            assert np.array_equal(cold[n], logits), f"{request.layer}: {n} of {len(tokens)} tokens"
+        self.n_rows += len(rows)
+
+
+def cold_logits(model: LlamaModel, tokens: list[int], ends: Sequence[int]) -> dict[int, Logits]:
+    """Logits after each of the prefixes that end at ``ends``, from one prefill in one batch."""
+    seq = SeqId(0)
+    model.drop(seq, 0)
+    cuts = sorted(set(ends))
+    chunks = [
+        Chunk(seq, start, tokens[start:end], wants_logits=True)
+        for start, end in zip([0, *cuts[:-1]], cuts, strict=True)
+    ]
+    batch = RowBatch(cuts[-1])
+    found = {}
+    for end, logits in zip(cuts, model.forward_rows(chunks, batch), strict=True):
+        assert logits is not None
+        found[end] = logits.copy()
+    return found
+
+
+def open_pair(path: Path) -> tuple[LlamaModel, LlamaModel]:
+    cold = ModelOptions(n_ctx=N_CTX, n_seq=1, n_batch=512, n_ubatch=512, is_exact=True)
+    return load_model(path, OPTIONS), load_model(path, cold)
+
+
+def run_scripts(path: Path, n_scripts: int, seed: int) -> None:
+    model, cold = open_pair(path)
+    try:
+        bench = Bench(model, cold, random.Random(seed))
+        for _ in range(n_scripts):
+            bench.script()
+        assert not bench.failures
+        assert set(bench.layers) == {"cold", "device", "host"}
+        assert bench.engine.scheduler.n_preemptions > 0
+        assert bench.n_rows >= 2 * n_scripts
+    finally:
+        model.close()
+        cold.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_four_layers(cut4_path: Path, seed: int) -> None:
+    run_scripts(cut4_path, 60, seed)
+
+
+def test_smollm2(smollm2_path: Path) -> None:
+    run_scripts(smollm2_path, 200, seed=7)

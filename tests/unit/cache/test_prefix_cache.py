@@ -1,0 +1,294 @@
+"""Random request lives against a device that remembers which tokens each sequence really holds."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from ratoon.cache.placement import CacheOp, Copy, Drop, MemoryKind, Restore, Save, SeqId
+from ratoon.cache.prefix_cache import CacheConfig, Full, Lease, PrefixCache, Wait
+
+
+class FakeDevice:
+    """Sequences as token lists; refuses what the memory kind refuses."""
+
+    def __init__(self, cache: PrefixCache, can_trim: bool) -> None:
+        self.cache = cache
+        self.can_trim = can_trim
+        self.held: dict[SeqId, list[int]] = {}
+        self.saved: dict[int, list[int]] = {}
+
+    def execute(self) -> None:
+        for op in self.cache.take_ops():
+            self._one(op)
+
+    def _one(self, op: CacheOp) -> None:
+        match op:
+            case Copy():
+                assert not self.held.get(op.dst)
+                source = self.held[op.src]
+                assert self.can_trim or op.n_tokens == len(source)
+                assert op.n_tokens <= len(source)
+                self.held[op.dst] = source[: op.n_tokens]
+            case Drop():
+                held = self.held.setdefault(op.seq_id, [])
+                assert self.can_trim or op.n_keep in (0, len(held))
+                del held[op.n_keep :]
+            case Save():
+                self.saved[id(op.snapshot)] = list(self.held[op.seq_id])
+                assert len(self.held[op.seq_id]) == op.snapshot.n_tokens
+                self.cache.fill(op.snapshot, memoryview(bytes(4 * op.snapshot.n_tokens)))
+            case Restore():
+                assert not self.held.get(op.seq_id)
+                tokens = self.saved[id(op.snapshot)]
+                assert self.can_trim or op.n_tokens == len(tokens)
+                self.held[op.seq_id] = tokens[: op.n_tokens]
+
+
+def config(memory: MemoryKind = MemoryKind.FULL, **changes: object) -> CacheConfig:
+    base: dict[str, object] = {
+        "n_ctx": 200,
+        "n_cells": 400,
+        "n_seq": 6,
+        "n_ubatch": 16,
+        "memory": memory,
+        "is_unified": True,
+        "bytes_per_token": 4,
+        "host_bytes": 2000,
+        "min_reuse": 4,
+        "min_snapshot": 4,
+        "max_tail": 8,
+        "park_s": 5.0,
+    }
+    return CacheConfig(**(base | changes))  # type: ignore[arg-type]
+
+
+@dataclass
+class World:
+    """Running requests, the cache, the device, and every token list ever asked for."""
+
+    cache: PrefixCache
+    device: FakeDevice
+    rng: random.Random
+    running: list[tuple[Lease, list[int], int]] = field(default_factory=list)
+    known: list[list[int]] = field(default_factory=list)
+    now: float = 0.0
+
+    def settle(self) -> None:
+        self.device.execute()
+        self.cache.check()
+        for lease, tokens, _ in self.running:
+            held = self.device.held.get(lease.slot.seq_id, [])
+            assert held == tokens[: lease.slot.n_tokens]
+        for slot in self.cache.pool.parked:
+            held = self.device.held[slot.seq_id]
+            path = [t for node in list(slot.node.ancestors())[::-1] for t in node.edge]
+            assert held == path
+
+    def prompt(self) -> list[int]:
+        rng, head = self.rng, list[int]()
+        if self.known and rng.random() < 0.85:
+            other = rng.choice(self.known)
+            head = other[: rng.randint(0, len(other))]
+        tail = [rng.randint(0, 50) for _ in range(rng.randint(1, 40))]
+        return (head + tail)[:190]
+
+    def arrive(self) -> None:
+        tokens = self.prompt()
+        marks = tuple(sorted(self.rng.sample(range(1, len(tokens) + 1), min(3, len(tokens)))))
+        got = self.cache.acquire(tokens, marks, self.now)
+        if isinstance(got, Full):
+            assert self.running, "an idle device always has room"
+        elif isinstance(got, Wait):
+            assert self.running, "someone must be computing what is waited for"
+        else:
+            assert got.n_cached < len(tokens)
+            self.running.append((got, list(tokens), len(tokens)))
+            self.known.append(tokens)
+
+    def work(self) -> None:
+        parts = []
+        for lease, tokens, n_prompt in self.running:
+            if lease.slot.n_tokens >= n_prompt and len(tokens) < 199:
+                tokens.append(self.rng.randint(0, 50))
+            n = min(len(tokens) - lease.slot.n_tokens, self.rng.randint(1, 30))
+            ahead = [cut - lease.slot.n_tokens for cut in lease.cuts if cut > lease.slot.n_tokens]
+            n = min([n, *ahead])
+            if n and self.cache.make_cells(n + sum(m for _, m in parts), self.now):
+                parts.append((lease, n))
+        self.device.execute()
+        for lease, n in parts:
+            tokens = next(t for each, t, _ in self.running if each is lease)
+            held = self.device.held.setdefault(lease.slot.seq_id, [])
+            assert len(held) == lease.slot.n_tokens
+            held.extend(tokens[len(held) : len(held) + n])
+        self.cache.advance(parts)
+        for lease, tokens, _ in self.running:
+            self.cache.checkpoint(lease, tokens, self.now)
+
+    def leave(self, how: str) -> None:
+        if not self.running:
+            return
+        lease, tokens, _ = self.running.pop(self.rng.randrange(len(self.running)))
+        if how == "discard":
+            self.cache.discard(lease)
+        elif how == "preempt":
+            self.cache.preempt(lease, tokens, self.now)
+        else:
+            self.cache.release(lease, tokens, self.now)
+            self.known.append(tokens[:])
+
+
+@pytest.mark.parametrize("memory", [MemoryKind.FULL, MemoryKind.RECURRENT])
+@pytest.mark.parametrize("is_unified", [True, False])
+@pytest.mark.parametrize("seed", range(15))
+def test_a_lease_always_holds_its_own_tokens(
+    memory: MemoryKind, is_unified: bool, seed: int
+) -> None:
+    cache = PrefixCache(config(memory, is_unified=is_unified))
+    world = World(cache, FakeDevice(cache, memory.can_trim), random.Random(seed))
+    for _ in range(300):
+        world.now += world.rng.random()
+        action = world.rng.choices(
+            ["arrive", "work", "release", "preempt", "discard", "tidy", "clear"],
+            [4, 6, 2, 0.5, 0.3, 1, 0.1],
+        )[0]
+        if action == "arrive":
+            world.arrive()
+        elif action == "work":
+            world.work()
+        elif action == "tidy":
+            cache.tidy(world.now)
+        elif action == "clear":
+            cache.offload_all(world.now)
+        else:
+            world.leave(action)
+        world.settle()
+    while world.running:
+        world.leave("release")
+        world.settle()
+    assert not cache.pool.leased
+    assert cache.host.n_bytes <= 2000
+
+
+def finish(cache: PrefixCache, lease: Lease, tokens: list[int], now: float = 0.0) -> None:
+    cache.advance([(lease, len(tokens) - lease.slot.n_tokens)])
+    cache.release(lease, tokens, now)
+
+
+def acquire(cache: PrefixCache, tokens: list[int], now: float = 0.0) -> Lease:
+    lease = cache.acquire(tokens, (), now)
+    assert isinstance(lease, Lease)
+    return lease
+
+
+def test_an_extension_continues_in_place() -> None:
+    cache = PrefixCache(config())
+    tokens = list(range(50))
+    lease = acquire(cache, tokens)
+    finish(cache, lease, [*tokens, 90, 91])
+    cache.take_ops()
+    again = acquire(cache, [*tokens, 90, 91, 92, 93])
+    assert (again.n_cached, again.layer) == (52, "device")
+    assert again.slot.seq_id == lease.slot.seq_id
+    assert cache.take_ops() == ()
+
+
+def test_a_sibling_forks_from_a_running_request() -> None:
+    cache = PrefixCache(config())
+    leader = acquire(cache, [*range(50), 100])
+    cache.advance([(leader, 51)])
+    sibling = acquire(cache, [*range(50), 200, 201])
+    assert sibling.n_cached == 50
+    assert cache.take_ops() == (Copy(leader.slot.seq_id, sibling.slot.seq_id, 50),)
+    assert cache.cells is not None
+    assert cache.cells.n_used == 51
+
+
+def test_siblings_that_arrive_together_wait_for_the_first() -> None:
+    cache = PrefixCache(config())
+    leader = acquire(cache, [*range(50), 100])
+    assert cache.acquire([*range(50), 200], (), 0.0) == Wait(50)
+    cache.advance([(leader, 50)])
+    assert acquire(cache, [*range(50), 200]).n_cached == 50
+
+
+def test_nobody_waits_for_a_gain_that_is_not_worth_it() -> None:
+    cache = PrefixCache(config(min_reuse=16))
+    acquire(cache, [*range(10), 100])
+    assert isinstance(cache.acquire([*range(10), 200], (), 0.0), Lease)
+
+
+def test_a_recurrent_leader_is_cut_where_the_sibling_leaves() -> None:
+    cache = PrefixCache(config(MemoryKind.RECURRENT))
+    leader = acquire(cache, [*range(50), 100, 101])
+    assert isinstance(cache.acquire([*range(50), 200], (), 0.0), Wait)
+    assert leader.cuts == {50}
+
+
+def test_an_offloaded_state_comes_back_from_the_host() -> None:
+    cache = PrefixCache(config())
+    device = FakeDevice(cache, can_trim=True)
+    tokens = list(range(60))
+    lease = acquire(cache, tokens)
+    device.execute()
+    device.held[lease.slot.seq_id] = tokens[:]
+    finish(cache, lease, tokens)
+    assert cache.offload_all(0.0)
+    device.execute()
+    again = acquire(cache, [*range(40), 7])
+    assert (again.n_cached, again.layer) == (40, "host")
+    device.execute()
+    assert device.held[again.slot.seq_id] == list(range(40))
+
+
+def test_the_state_that_saves_least_is_evicted() -> None:
+    cache = PrefixCache(config(host_bytes=4 * 120, n_seq=1))
+    device = FakeDevice(cache, can_trim=True)
+    for start, n, hits in ((1000, 50, 3), (2000, 50, 0), (3000, 50, 0)):
+        tokens = list(range(start, start + n))
+        for _ in range(hits + 1):
+            lease = acquire(cache, [*tokens, 1], now=start / 1000)
+            device.execute()
+            device.held[lease.slot.seq_id] = [*tokens, 1]
+            finish(cache, lease, [*tokens, 1], now=start / 1000)
+    cache.offload_all(4.0)
+    device.execute()
+    kept = [cache.match_length([*range(start, start + 50), 1]) for start in (1000, 2000, 3000)]
+    assert kept == [51, 0, 51]
+
+
+def test_parked_states_leave_the_device_beside_a_running_one() -> None:
+    cache = PrefixCache(config())
+    device = FakeDevice(cache, can_trim=True)
+    lease = acquire(cache, list(range(60)))
+    device.held[lease.slot.seq_id] = list(range(60))
+    finish(cache, lease, list(range(60)))
+    acquire(cache, list(range(500, 520)))
+    cache.tidy(1.0)
+    assert len(cache.pool.parked) == 1
+    cache.tidy(6.0)
+    device.execute()
+    assert not cache.pool.parked
+    assert cache.match_length(list(range(60))) == 60
+
+
+def test_compaction_moves_live_cells_down() -> None:
+    cache = PrefixCache(config(n_cells=8192, n_ctx=8000, n_ubatch=512))
+    device = FakeDevice(cache, can_trim=True)
+    big = acquire(cache, list(range(6000)))
+    cache.advance([(big, 5000)])
+    small = acquire(cache, list(range(7000, 7030)))
+    cache.advance([(small, 20)])
+    device.held = {big.slot.seq_id: list(range(5000)), small.slot.seq_id: list(range(7000, 7020))}
+    cache.discard(big)
+    device.execute()
+    assert cache.cells is not None
+    assert cache.cells.top == 5020
+    cache.tidy(100.0)
+    device.execute()
+    cache.check()
+    assert cache.cells.top == 20
+    assert device.held[small.slot.seq_id] == list(range(7000, 7020))

@@ -1,0 +1,214 @@
+"""The engine thread with a model that only repeats: lives of requests, from other threads."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import re
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from ratoon.engine.dummy import DummyModel
+from ratoon.engine.engine import Engine, EngineConfig
+from ratoon.engine.events import Event, Failed, Finished, FinishReason, Started, Token
+from ratoon.engine.model import BadState, Chunk, Logits, NoRoom
+from ratoon.engine.request import Request
+from ratoon.errors import ModelError, Overloaded, PromptTooLong
+
+
+class Client:
+    """Submits prompts and collects their events."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.n = 0
+
+    def ask(self, text: str, max_tokens: int = 1000) -> queue.Queue[Event]:
+        events: queue.Queue[Event] = queue.Queue()
+        self.n += 1
+        prompt = chatml(self.engine.model, text)
+        self.engine.submit(Request(f"r{self.n}", prompt, max_tokens, emit=events.put))
+        return events
+
+
+def chatml(model: object, text: str) -> list[int]:
+    tokenize = model.vocab.tokenize  # type: ignore[attr-defined]
+    return [256, *tokenize("user\n" + text), 257, 10, 256, *tokenize("assistant\n")]
+
+
+def collect(events: queue.Queue[Event]) -> tuple[str, Event]:
+    pieces = b""
+    while True:
+        event = events.get(timeout=20)
+        if isinstance(event, Token):
+            pieces += event.piece
+        elif not isinstance(event, Started):
+            return pieces.decode(), event
+
+
+@pytest.fixture
+def model() -> DummyModel:
+    return DummyModel(n_ctx=4096, n_batch=64)
+
+
+@pytest.fixture
+def engine(model: DummyModel) -> Iterator[Engine]:
+    engine = Engine(model, EngineConfig(max_queue=8))
+    engine.start()
+    yield engine
+    engine.stop()
+
+
+def test_a_prompt_is_answered(engine: Engine) -> None:
+    text, end = collect(Client(engine).ask("héllo wörld"))
+    assert text == "héllo wörld"
+    assert end == Finished(FinishReason.STOP, len("héllo wörld".encode()))
+
+
+def test_many_threads_at_once(engine: Engine) -> None:
+    client, answers = Client(engine), dict[int, str]()
+
+    def work(i: int) -> None:
+        answers[i] = collect(client.ask(f"message number {i} " * 5))[0]
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == {i: f"message number {i} " * 5 for i in range(8)}
+
+
+def test_log_lines(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "ratoon.engine")
+    collect(Client(engine).ask("x" * 300))
+    collect(Client(engine).ask("x" * 300))
+    lines = [record.getMessage() for record in caplog.records]
+    prefills = [line for line in lines if line.startswith("prefill")]
+    assert prefills[0] == "prefill  20.1% (64/319 tok seq=0)"
+    assert "prefill 100.0% (319/319 tok seq=0)" in prefills
+    cold, warm = [line for line in lines if line.startswith("req")]
+    spans = r"\d+\.\ds \(queue \d+\.\ds prefill \d+\.\ds decode \d+\.\ds\)"
+    assert re.fullmatch(rf"req 319\+300 cold reuse=0 forwarded=319 {spans} seq=0", cold)
+    assert re.fullmatch(rf"req 319\+300 device reuse=318 forwarded=1 {spans} seq=\d", warm)
+    assert not any("xxx" in line for line in lines)
+
+
+def test_progress_can_be_coarser_or_off(
+    model: DummyModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "ratoon.engine")
+    for config, n_lines in ((EngineConfig(progress_step=50), 2), (EngineConfig(has_progress=False), 0)):
+        caplog.clear()
+        engine = Engine(DummyModel(n_ctx=4096, n_batch=64), config)
+        engine.start()
+        collect(Client(engine).ask("y" * 600))
+        engine.stop()
+        assert sum(r.getMessage().startswith("prefill") for r in caplog.records) == n_lines
+
+
+def test_cancel_ends_a_request_within_a_step() -> None:
+    engine = Engine(DummyModel(n_ctx=1 << 16, n_batch=64, row_s=0.0005), EngineConfig())
+    engine.start()
+    events = Client(engine).ask("z" * 20_000)
+    assert isinstance(events.get(timeout=10), Started)
+    engine.cancel("r1")
+    assert collect(events)[1] == Finished(FinishReason.CANCELLED, 0)
+    assert engine.inspect()["running"] == []
+    engine.stop()
+
+
+def test_limits(engine: Engine) -> None:
+    client = Client(engine)
+    with pytest.raises(PromptTooLong, match=r"prompt is too long: 4\d\d\d tokens > 4095 maximum"):
+        client.ask("x" * 4090)
+
+
+def test_a_full_queue_refuses() -> None:
+    engine = Engine(DummyModel(row_s=0.001), EngineConfig(max_queue=2, max_running=1))
+    client = Client(engine)
+    client.ask("a" * 100)
+    client.ask("b" * 100)
+    with pytest.raises(Overloaded):
+        client.ask("c" * 100)
+
+
+def test_stop_fails_what_is_unfinished() -> None:
+    engine = Engine(DummyModel(row_s=0.0005), EngineConfig(max_running=1))
+    engine.start()
+    client = Client(engine)
+    ends = [client.ask("q" * 5000), client.ask("w" * 5000)]
+    assert isinstance(ends[0].get(timeout=10), Started)
+    engine.stop()
+    for events in ends:
+        _, end = collect(events)
+        assert isinstance(end, Failed)
+        assert isinstance(end.error, Overloaded)
+    with pytest.raises(Overloaded):
+        client.ask("again")
+
+
+class Broken(DummyModel):
+    """Fails on demand."""
+
+    fault: Exception | None = None
+
+    def forward(self, chunks: list[Chunk]) -> list[Logits | None]:  # type: ignore[override]
+        if self.fault is not None:
+            fault, self.fault = self.fault, None
+            raise fault
+        return super().forward(chunks)
+
+
+@pytest.mark.parametrize("fault", [ModelError("decode failed"), RuntimeError("a bug")])
+def test_a_failed_step_ends_its_requests_only(fault: Exception) -> None:
+    model = Broken(n_ctx=4096)
+    engine = Engine(model, EngineConfig())
+    engine.start()
+    client = Client(engine)
+    model.fault = fault
+    assert isinstance(collect(client.ask("first"))[1], Failed)
+    assert collect(client.ask("second"))[0] == "second"
+    engine.cache.check()
+    engine.stop()
+
+
+def test_no_room_is_survived() -> None:
+    model = Broken(n_ctx=4096)
+    engine = Engine(model, EngineConfig())
+    engine.start()
+    client = Client(engine)
+    collect(client.ask("parked " * 50))
+    model.fault = NoRoom("no cells")
+    assert collect(client.ask("second"))[0] == "second"
+    engine.stop()
+
+
+class Forgetful(DummyModel):
+    """Refuses every saved state."""
+
+    def restore(self, seq_id: object, data: memoryview) -> None:
+        raise BadState("a saved state was refused")
+
+
+def test_a_refused_snapshot_is_recomputed() -> None:
+    engine = Engine(Forgetful(n_ctx=4096), EngineConfig())
+    engine.start()
+    client = Client(engine)
+    collect(client.ask("n" * 500))
+    with engine._lock:
+        assert engine.cache.offload_all(0.0)
+    assert collect(client.ask("n" * 500))[0] == "n" * 500
+    assert engine.inspect()["cache"]["host_snapshots"] == 0  # type: ignore[index]
+    engine.cache.check()
+    engine.stop()
+
+
+def test_a_listener_that_is_gone_hurts_nobody(engine: Engine) -> None:
+    def gone(_: Event) -> None:
+        raise RuntimeError("the loop is closed")
+
+    engine.submit(Request("gone", chatml(engine.model, "hello"), 10, emit=gone))
+    assert collect(Client(engine).ask("still here"))[0] == "still here"
