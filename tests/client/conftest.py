@@ -1,4 +1,4 @@
-"""The real Claude Code client, installed once per machine, and a way to run it cut off from the net."""
+"""The real Claude Code client, installed once per machine, and a way to run it off the net."""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ def _install(folder: Path) -> None:
     if npm is None:
         pytest.skip("npm is not installed")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as work:
-        command = [npm, "install", "--silent", "--no-audit", "--no-fund", "--fetch-retries=1"]
-        command += ["--prefix", work, "--save-exact", f"@anthropic-ai/claude-code@{VERSION}"]
-        try:
-            subprocess.run(command, check=True, capture_output=True, timeout=INSTALL_S)
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
-            pytest.skip(f"npm can't install Claude Code {VERSION}")
-        # renamed when whole, so that an interrupted install is never taken for one
-        shutil.copytree(work, folder.with_suffix(".part"), symlinks=True, dirs_exist_ok=True)
-        folder.with_suffix(".part").rename(folder)
+    # renamed when whole, so that an interrupted install is never taken for one
+    work = tempfile.mkdtemp(dir=folder.parent)
+    command = [npm, "install", "--silent", "--no-audit", "--no-fund", "--fetch-retries=1"]
+    command += ["--prefix", work, "--save-exact", f"@anthropic-ai/claude-code@{VERSION}"]
+    try:
+        subprocess.run(command, check=True, capture_output=True, timeout=INSTALL_S)
+        os.rename(work, folder)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
+        shutil.rmtree(work)
+        pytest.skip(f"npm can't install Claude Code {VERSION}")
 
 
 def _isolation() -> list[str]:

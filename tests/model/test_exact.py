@@ -60,7 +60,12 @@ class Bench:
         self.recorder = Recorder(model)
         config = EngineConfig(host_bytes=400 * model.shape.bytes_per_token, prefill_chunk=7)
         limits = replace(
-            cache_config(model, config), min_reuse=2, min_snapshot=2, max_tail=6, park_s=0.5
+            cache_config(model, config),
+            min_reuse=2,
+            min_snapshot=2,
+            max_tail=6,
+            min_burden=8,
+            park_s=0.5,
         )
         self.engine = Engine(
             self.recorder,  # type: ignore[arg-type]

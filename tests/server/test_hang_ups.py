@@ -9,6 +9,7 @@ import time
 from typing import Any
 from urllib.parse import urlsplit
 
+import anthropic
 import httpx
 import pytest
 
@@ -102,6 +103,16 @@ def test_leaving_within_the_body_starts_nothing(
     assert httpx.get(f"{url}/health").status_code == 200
     assert engine.submitted == []
     assert caplog.text == ""
+
+
+def test_the_official_client_leaves_early(
+    client: anthropic.Anthropic, engine: ScriptedEngine
+) -> None:
+    engine.script = endless
+    body: Any = BODY
+    with client.messages.stream(**body) as stream:
+        assert next(iter(stream.text_stream)) == "x"
+    assert engine.wait_for(lambda e: e.cancelled) < 1.0
 
 
 def test_hang_ups_are_counted(url: str, engine: ScriptedEngine, service: Service) -> None:

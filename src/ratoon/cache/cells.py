@@ -39,7 +39,6 @@ class CellMap:
         """Cells a sequence holds, shared ones included."""
         return len(self._held.get(seq_id, ()))
 
-
     def extend(self, parts: Iterable[tuple[SeqId, int]]) -> None:
         """Rows of one batch, in order: (sequence, number of rows)."""
         rows: list[SeqId] = []

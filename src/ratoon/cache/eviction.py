@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ratoon.cache.radix import Node
 
 HALF_LIFE_S = 900.0  # an agent's next turn comes within minutes; a session ends within hours
@@ -16,7 +18,8 @@ def worth(node: Node, n_bytes: int, now: float, can_trim: bool) -> float:
     """
     if can_trim and len(node.children) == 1 and _has_longer(node):
         return 0.0
-    frequency = (1 + node.n_hits) * 0.5 ** (max(0.0, now - node.last_used_s) / HALF_LIFE_S)
+    age_s = max(0.0, now - node.last_used_s)
+    frequency = (1 + node.n_hits) * math.exp2(-age_s / HALF_LIFE_S)
     return (node.n_tokens - _depth_above(node)) * frequency / max(1, n_bytes)
 
 

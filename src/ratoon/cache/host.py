@@ -77,6 +77,10 @@ class HostTier:
         if prune:
             self._tree.prune(node)
 
+    def forget_unfilled(self) -> None:
+        for snapshot in [each for each in self._nodes if each.data is None]:
+            self.remove(snapshot)
+
     def check(self) -> None:
         """Raise AssertionError where an invariant is broken."""
         assert self.n_bytes == sum(snapshot.n_bytes for snapshot in self._nodes)

@@ -10,40 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ratoon.cache.cells import CellMap
+from ratoon.cache.config import CacheConfig
 from ratoon.cache.eviction import worth
 from ratoon.cache.host import HostTier
-from ratoon.cache.placement import (
-    CacheOp,
-    Copy,
-    Drop,
-    MemoryKind,
-    Restore,
-    Save,
-    SeqId,
-    Snapshot,
-)
-from ratoon.cache.radix import Match, Node, RadixTree
+from ratoon.cache.placement import CacheOp, Copy, Drop, Restore, Save, SeqId, Snapshot
+from ratoon.cache.radix import Node, RadixTree
 from ratoon.cache.slots import Slot, SlotPool
+from ratoon.cache.source import Source, best_source, states_on_path, worthy_leader
 
 COMPACT_SLACK = 2048  # cells; below this a high cell costs less than moving everything
-
-
-@dataclass(frozen=True, slots=True)
-class CacheConfig:
-    """``n_*`` are tokens or cells; see ``ModelShape`` for the first six."""
-
-    n_ctx: int
-    n_cells: int
-    n_seq: int
-    n_ubatch: int
-    memory: MemoryKind
-    is_unified: bool
-    bytes_per_token: int
-    host_bytes: int
-    min_reuse: int = 16  # gains smaller than this are not worth a copy or a wait
-    min_snapshot: int = 32  # a state that saves fewer tokens is dropped, not saved
-    max_tail: int = 64  # a parked state may lose this much to the request that continues it
-    park_s: float = 2.0  # a parked state stays on the device this long beside running requests
 
 
 @dataclass(eq=False, slots=True)
@@ -63,7 +38,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Another request is computing this prefix now; waiting for it beats computing it again."""
+    """Another request is computing these first ``n_tokens`` now; waiting beats computing."""
 
     n_tokens: int
 
@@ -71,16 +46,6 @@ class Wait:
 @dataclass(frozen=True, slots=True)
 class Full:
     """No sequence id or not enough cells until a running request ends."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """The state to start from: a slot, a snapshot, or neither (cold)."""
-
-    n_tokens: int = 0
-    slot: Slot | None = None
-    snapshot: Snapshot | None = None
-    node: Node | None = None
 
 
 class PrefixCache:
@@ -115,23 +80,33 @@ class PrefixCache:
         is left to compute, for its logits."""
         match = self.tree.match(tokens)
         limit = min(match.n_tokens, len(tokens) - 1)
-        source = self._best_source(match, limit)
-        promise = self._promise(match, limit, source)
-        if promise is not None:
-            return promise
+        states = states_on_path(match, limit)
+        source = best_source(states, self.config)
+        leader = worthy_leader(states, source, self.config)
+        if leader is not None:
+            return self._follow(*leader)
         slot = self._occupy(source, len(tokens), now)
         if slot is None:
             return Full()
-        node = self.tree.insert(tokens)
-        old = slot.node
-        self.pool.move(slot, node)
-        self.tree.lock(node)
-        self.tree.prune(old)
-        lease = Lease(slot, source.n_tokens, _layer(source))
-        self._leases[slot] = lease
-        self._touch(node, source, now)
+        lease = Lease(slot, source.n_tokens, source.layer)
+        self._settle(lease, self.tree.insert(tokens))
+        self._touch(slot.node, source, now)
         self._plan_saves(lease, tokens, limit, boundaries, now)
         return lease
+
+    def _follow(self, leader: Slot, reach: int) -> Wait:
+        """Wait for the leader's first ``reach`` tokens; untrimmable, it must stop right there."""
+        if not self.can_trim:
+            self._leases[leader].cuts.add(reach)
+        return Wait(reach)
+
+    def _settle(self, lease: Lease, node: Node) -> None:
+        """The lease's sequence now heads for ``node``, the end of its prompt."""
+        old = lease.slot.node
+        self.pool.move(lease.slot, node)
+        self.tree.lock(node)
+        self.tree.prune(old)
+        self._leases[lease.slot] = lease
 
     def advance(self, parts: list[tuple[Lease, int]]) -> None:
         """The rows of one forward pass are computed, in this order."""
@@ -184,6 +159,14 @@ class PrefixCache:
             if slot.seq_id in seq_ids:
                 self._free(slot)
 
+    def reset(self) -> None:
+        """The device's contents are unknown: forget every sequence, the operations still to be
+        executed, and the snapshots they would have filled. No request may hold a lease."""
+        for slot in self.pool.parked:
+            self._free(slot)
+        self._ops.clear()
+        self.host.forget_unfilled()
+
     def fill(self, snapshot: Snapshot, data: memoryview) -> None:
         """A decided save was executed."""
         self.host.fill(snapshot, data)
@@ -192,56 +175,9 @@ class PrefixCache:
         """This snapshot is not to be trusted."""
         self.host.remove(snapshot)
 
-    # --- choosing a source ---------------------------------------------------------------------
-
-    def _best_source(self, match: Match, limit: int) -> _Source:
-        """The longest usable state; a device one where the host gains too little, and of equal
-        snapshots the smallest."""
-        device, host = _Source(), _Source()
-        for node, reach in self._states_on_path(match, limit):
-            for slot in node.slots:
-                n = self._usable(slot.n_tokens, reach)
-                if n > device.n_tokens:
-                    device = _Source(n, slot=slot, node=node)
-            if node.snapshot is not None:
-                n = self._usable(node.snapshot.n_tokens, reach)
-                if n > host.n_tokens or (n == host.n_tokens > 0 and _is_smaller(node, host)):
-                    host = _Source(n, snapshot=node.snapshot, node=node)
-        return host if host.n_tokens >= device.n_tokens + self.config.min_reuse else device
-
-    def _states_on_path(self, match: Match, limit: int) -> list[tuple[Node, int]]:
-        """Nodes whose states share a prefix with the prompt, and how long it is."""
-        below = [(node, limit) for node in match.node.subtree()] if match.n_tokens else []
-        parent = match.node.parent
-        above = [(node, min(limit, node.n_tokens)) for node in parent.ancestors()] if parent else []
-        return below + above
-
-    def _usable(self, n_state: int, reach: int) -> int:
-        if self.can_trim:
-            return min(n_state, reach)
-        return n_state if n_state <= reach else 0
-
-    def _promise(self, match: Match, limit: int, source: _Source) -> Wait | None:
-        """Whether a running request will soon hold more of this prompt than ``source``.
-
-        Computing it beside that request halves both speeds, so waiting pays while what the leader
-        still has to compute is at most twice what it would spare.
-        """
-        for node, reach in self._states_on_path(match, limit):
-            for slot in node.slots:
-                gain = reach - source.n_tokens
-                missing = reach - slot.n_tokens
-                if not slot.is_leased or missing <= 0 or gain < self.config.min_reuse:
-                    continue
-                if missing <= 2 * gain:
-                    if not self.can_trim:
-                        self._leases[slot].cuts.add(reach)
-                    return Wait(reach)
-        return None
-
     # --- getting the sequence ------------------------------------------------------------------
 
-    def _occupy(self, source: _Source, n_prompt: int, now: float) -> Slot | None:
+    def _occupy(self, source: Source, n_prompt: int, now: float) -> Slot | None:
         """A leased slot holding ``source``; ``None`` when running requests fill the device."""
         slot = source.slot
         need = n_prompt - source.n_tokens
@@ -267,7 +203,7 @@ class PrefixCache:
         if self.can_trim and slot.n_tokens - n_keep >= self.config.min_snapshot:
             self._save(slot, slot.node, now)
 
-    def _fill(self, slot: Slot, source: _Source) -> None:
+    def _fill(self, slot: Slot, source: Source) -> None:
         if source.slot is not None:
             self._ops.append(Copy(source.slot.seq_id, slot.seq_id, source.n_tokens))
             if self.cells is not None:
@@ -322,7 +258,7 @@ class PrefixCache:
 
         Saving copies the whole state, which costs about as much as computing 1/64 of it.
         """
-        gain = slot.n_tokens - self._covered(slot)
+        gain = slot.n_tokens - self._overlap(slot, on_device=False)
         if gain >= max(self.config.min_snapshot, slot.n_tokens // 64):
             self._save(slot, slot.node, now)
         self._free(slot)
@@ -332,12 +268,15 @@ class PrefixCache:
             self._ops.append(Save(slot.seq_id, self.host.add(node, self._bytes(slot))))
         self.tree.prune(node)
 
-    def _covered(self, slot: Slot) -> int:
-        """Tokens of this state that some other state holds too."""
+    def _overlap(self, slot: Slot, *, on_device: bool) -> int:
+        """Tokens of this state that another one holds too: any other, or only device ones."""
         below: Node | None = None
         for node in slot.node.ancestors():
-            others = any(other is not slot for other in node.slots) or node.snapshot is not None
-            branches = any(child is not below for child in node.children.values())
+            others = any(other is not slot for other in node.slots)
+            others |= node.snapshot is not None and not on_device
+            branches = [child for child in node.children.values() if child is not below]
+            if on_device:
+                branches = [child for child in branches if any(n.slots for n in child.subtree())]
             if others or (branches and self.can_trim):
                 return node.n_tokens
             below = node
@@ -376,7 +315,7 @@ class PrefixCache:
 
     # --- where states are saved ----------------------------------------------------------------
 
-    def _touch(self, node: Node, source: _Source, now: float) -> None:
+    def _touch(self, node: Node, source: Source, now: float) -> None:
         for each in node.ancestors():
             each.last_used_s = now
         if source.node is not None:
@@ -413,17 +352,22 @@ class PrefixCache:
     # --- keeping the device fast ---------------------------------------------------------------
 
     def tidy(self, now: float) -> None:
-        """Parked cells slow every running request down: offload those idle for a while, then
-        compact when the highest used cell is far above what is used."""
+        """Parked cells slow every running request down: offload those idle for a while, unless
+        they are shared; then compact when the highest used cell is far above what is used."""
         if self.cells is None or not self.pool.leased:
             return
         for slot in self.pool.parked:
-            if now - slot.parked_s >= self.config.park_s:
+            if now - slot.parked_s >= self.config.park_s and self._burdens(slot):
                 self._offload(slot, now)
         slots = self.pool.leased + self.pool.parked
         n_after = sum(slot.n_tokens for slot in slots)  # restored states share no cells
         if self.can_trim and self.cells.top > 2 * n_after + COMPACT_SLACK:
             self._compact(slots)
+
+    def _burdens(self, slot: Slot) -> bool:
+        """Whether a parked state has enough cells of its own to be felt."""
+        own = slot.n_tokens - self._overlap(slot, on_device=True)
+        return own >= self.config.min_burden
 
     def _compact(self, slots: list[Slot]) -> None:
         saved = [
@@ -466,15 +410,3 @@ class PrefixCache:
             "compactions": self.n_compactions,
             "tree_nodes": sum(1 for _ in self.tree.root.subtree()) - 1,
         }
-
-
-def _layer(source: _Source) -> str:
-    if not source.n_tokens:
-        return "cold"
-    return "device" if source.slot is not None else "host"
-
-
-def _is_smaller(node: Node, host: _Source) -> bool:
-    assert node.snapshot is not None
-    assert host.snapshot is not None
-    return node.snapshot.n_bytes < host.snapshot.n_bytes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +14,18 @@ from pydantic.fields import FieldInfo
 from ratoon.config import Settings, env_name, flag_name, load_settings
 
 SHORT = {"model": "-m", "port": "-p", "config": "-c"}
+# the settings come in groups: from each of these on, the help starts a new one
+PANELS = {
+    "model": "Model",
+    "host": "Network",
+    "n_ctx": "Context and computing",
+    "prefill_chunk": "Sharing and memory",
+    "progress": "Streams",
+    "temperature": "Sampling, where a request says nothing",
+    "drop_billing": "Prompt",
+    "log_level": "Logging",
+}
+METAVARS = {"hf": "OWNER/REPO:FILE", "chat_template": "FILE", "host_bytes": "SIZE"}
 _CONFIG_HELP = "TOML file with settings; default: ratoon.toml in this folder, if there is one."
 
 
@@ -30,14 +42,18 @@ def with_settings(run: Callable[[Settings], None]) -> Callable[..., None]:
     config_flag = Annotated[
         Path | None, typer.Option("--config", SHORT["config"], help=_CONFIG_HELP, metavar="FILE")
     ]
-    parameters = [_parameter("config", config_flag)]
-    parameters += [
-        _parameter(name, _flag(name, field)) for name, field in Settings.model_fields.items()
-    ]
+    parameters = [_parameter("config", config_flag), *_parameters()]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {item.name: item.annotation for item in parameters}
     command.__doc__ = run.__doc__
     return command
+
+
+def _parameters() -> Iterator[inspect.Parameter]:
+    panel = ""
+    for name, field in Settings.model_fields.items():
+        panel = PANELS.get(name, panel)
+        yield _parameter(name, _flag(name, field, panel))
 
 
 def _parameter(name: str, annotation: Any) -> inspect.Parameter:
@@ -45,25 +61,25 @@ def _parameter(name: str, annotation: Any) -> inspect.Parameter:
     return inspect.Parameter(name, kind, default=None, annotation=annotation)
 
 
-def _flag(name: str, field: FieldInfo) -> Any:
-    text = f"{field.description}."
-    flag = flag_name(name)
-    if field.annotation is bool:
-        text += f" \\[default: {'on' if field.default else 'off'}]"
-        option = typer.Option(f"{flag}/--no-{flag[2:]}", help=text, show_default=False)
-        return Annotated[bool | None, option]
-    if field.default is not None:
-        text += f" \\[default: {field.default}]"
-    names = [flag, SHORT[name]] if name in SHORT else [flag]
-    metavar = _metavar(field)
+def _flag(name: str, field: FieldInfo, panel: str) -> Any:
+    flag, text = flag_name(name), f"{field.description}."
+    is_switch = field.annotation is bool
     if field.annotation == SecretStr | None:
         text += f" Better given as {env_name(name)}: flags show in the process list."
-    return Annotated[
-        str | None, typer.Option(*names, help=text, metavar=metavar, show_default=False)
-    ]
+    if field.default is not None:
+        shown = ("off", "on")[field.default] if is_switch else field.default
+        text += f" \\[default: {shown}]"
+    names = [f"{flag}/--no-{flag[2:]}" if is_switch else flag]
+    names += [SHORT[name]] if name in SHORT else []
+    option = typer.Option(
+        *names, help=text, metavar=_metavar(name, field), show_default=False, rich_help_panel=panel
+    )
+    return Annotated[bool | None, option] if is_switch else Annotated[str | None, option]
 
 
-def _metavar(field: FieldInfo) -> str:
+def _metavar(name: str, field: FieldInfo) -> str | None:
+    if name in METAVARS or field.annotation is bool:
+        return METAVARS.get(name)
     choices = getattr(field.annotation, "__args__", ())
     if choices and all(isinstance(choice, str) for choice in choices):
         return "|".join(choices)

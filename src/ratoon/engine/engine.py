@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ratoon.cache.config import CacheConfig
 from ratoon.cache.placement import CacheOp, Copy, Drop, Restore, Save, SeqId
-from ratoon.cache.prefix_cache import CacheConfig, PrefixCache
+from ratoon.cache.prefix_cache import PrefixCache
 from ratoon.engine.events import Failed, Finished, Token
 from ratoon.engine.journal import Journal
 from ratoon.engine.model import BadState, Logits, Model, NoRoom
@@ -137,13 +138,21 @@ class Engine:
                 self.step()
             except Exception as error:  # the thread's boundary: the server outlives a bad step
                 log.exception("a step failed")
-                self._fail_running(InternalError(f"internal error: {type(error).__name__}"))
+                self._recover(InternalError(f"internal error: {type(error).__name__}"))
         self._fail_running(Overloaded("Overloaded: the server is shutting down"))
         with self._lock:
             emissions = self.scheduler.fail_waiting(
                 Overloaded("Overloaded: the server is shutting down"), self._clock()
             )
         self._emit(emissions)
+
+    def _recover(self, error: InternalError) -> None:
+        """A step broke half-way, so the books and the device may differ: start both afresh."""
+        self._fail_running(error)
+        with self._lock:
+            self.cache.reset()
+        for seq_id in range(self.model.shape.n_seq):
+            self.model.drop(SeqId(seq_id), 0)
 
     def _wait_for_work(self) -> bool:
         with self._wake:

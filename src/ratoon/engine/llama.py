@@ -331,7 +331,7 @@ def _load(path: Path, params: C.llama_model_params) -> C.llama_model_p:
     _start_backend()
     if not path.is_file():
         raise ModelError(f"no model file at {path}")
-    handle = C.llama_model_load_from_file(os.fsencode(path), params)
+    handle: C.llama_model_p = C.llama_model_load_from_file(os.fsencode(path), params)
     if not handle:
         raise ModelError(f"llama.cpp could not load {path}: {_last_error() or 'no reason given'}")
     return handle
@@ -356,7 +356,7 @@ def _open_context(handle: C.llama_model_p, options: ModelOptions) -> C.llama_con
         params.kv_unified = True
         params.type_k = params.type_v = KV_TYPES[options.kv_type]
         params.flash_attn_type = FLASH_ATTN[options.flash_attn]
-    context = C.llama_init_from_model(handle, params)
+    context: C.llama_context_p = C.llama_init_from_model(handle, params)
     if not context:
         raise ModelError(f"no context of {params.n_ctx} cells: {_last_error() or 'out of memory?'}")
     return context

@@ -7,6 +7,8 @@ import numpy as np
 from ratoon.engine.model import Logits
 from ratoon.engine.request import SamplingParams
 
+MIN_TEMPERATURE = 1e-5  # below it, dividing by it would overflow; the draw is greedy anyway
+
 
 class Sampler:
     """One request's choice of tokens; holds its random generator."""
@@ -18,7 +20,7 @@ class Sampler:
     def sample(self, logits: Logits) -> int:
         """The next token. ``logits`` has shape (n_vocab,) and is not changed."""
         params = self._params
-        if params.temperature <= 0.0:
+        if params.temperature < MIN_TEMPERATURE:
             return int(np.argmax(logits))
         kept = _top_k(logits, params.top_k)
         scaled = logits[kept].astype(np.float64) / params.temperature

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from ratoon.cache.config import CacheConfig
 from ratoon.cache.placement import CacheOp, Copy, Drop, MemoryKind, Restore, Save, SeqId
-from ratoon.cache.prefix_cache import CacheConfig, Full, Lease, PrefixCache, Wait
+from ratoon.cache.prefix_cache import Full, Lease, PrefixCache, Wait
 
 
 class FakeDevice:
@@ -60,6 +61,7 @@ def config(memory: MemoryKind = MemoryKind.FULL, **changes: object) -> CacheConf
         "min_reuse": 4,
         "min_snapshot": 4,
         "max_tail": 8,
+        "min_burden": 10,
         "park_s": 5.0,
     }
     return CacheConfig(**(base | changes))  # type: ignore[arg-type]
@@ -109,7 +111,7 @@ class World:
             self.known.append(tokens)
 
     def work(self) -> None:
-        parts = []
+        parts: list[tuple[Lease, int]] = []
         for lease, tokens, n_prompt in self.running:
             if lease.slot.n_tokens >= n_prompt and len(tokens) < 199:
                 tokens.append(self.rng.randint(0, 50))

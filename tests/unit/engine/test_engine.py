@@ -6,10 +6,11 @@ import logging
 import queue
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
+from ratoon.cache.placement import SeqId
 from ratoon.engine.dummy import DummyModel
 from ratoon.engine.engine import Engine, EngineConfig
 from ratoon.engine.events import Event, Failed, Finished, FinishReason, Started, Token
@@ -100,7 +101,10 @@ def test_progress_can_be_coarser_or_off(
     model: DummyModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "ratoon.engine")
-    for config, n_lines in ((EngineConfig(progress_step=50), 2), (EngineConfig(has_progress=False), 0)):
+    for config, n_lines in (
+        (EngineConfig(progress_step=50), 2),
+        (EngineConfig(has_progress=False), 0),
+    ):
         caplog.clear()
         engine = Engine(DummyModel(n_ctx=4096, n_batch=64), config)
         engine.start()
@@ -155,7 +159,7 @@ class Broken(DummyModel):
 
     fault: Exception | None = None
 
-    def forward(self, chunks: list[Chunk]) -> list[Logits | None]:  # type: ignore[override]
+    def forward(self, chunks: Sequence[Chunk]) -> list[Logits | None]:
         if self.fault is not None:
             fault, self.fault = self.fault, None
             raise fault
@@ -186,10 +190,35 @@ def test_no_room_is_survived() -> None:
     engine.stop()
 
 
+class Unsavable(DummyModel):
+    """Can't save a state, once."""
+
+    is_broken = True
+
+    def save(self, seq_id: SeqId) -> memoryview:
+        if self.is_broken:
+            self.is_broken = False
+            raise ModelError("the state could not be saved")
+        return super().save(seq_id)
+
+
+def test_a_step_that_broke_half_way_leaves_nothing_behind() -> None:
+    engine = Engine(Unsavable(n_ctx=4096, n_seq=2), EngineConfig())
+    engine.start()
+    client = Client(engine)
+    for i in range(2):
+        collect(client.ask(f"{i}" * 500))
+    assert isinstance(collect(client.ask("x" * 500))[1], Failed)
+    for i in range(4):
+        assert collect(client.ask(f"{i}" * 500))[0] == f"{i}" * 500
+        engine.cache.check()
+    engine.stop()
+
+
 class Forgetful(DummyModel):
     """Refuses every saved state."""
 
-    def restore(self, seq_id: object, data: memoryview) -> None:
+    def restore(self, seq_id: SeqId, data: memoryview) -> None:
         raise BadState("a saved state was refused")
 
 

@@ -49,6 +49,7 @@ def test_frequencies_follow_the_distribution() -> None:
 
 def test_a_low_temperature_sharpens() -> None:
     assert drawn(temperature=0.05) == {0}
+    assert drawn(temperature=5e-324) == {0}
 
 
 def test_the_logits_are_left_alone() -> None:

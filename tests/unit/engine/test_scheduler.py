@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from itertools import count
 
+from ratoon.cache.config import CacheConfig
 from ratoon.cache.placement import MemoryKind
-from ratoon.cache.prefix_cache import CacheConfig, PrefixCache
+from ratoon.cache.prefix_cache import PrefixCache
 from ratoon.engine.events import Event, Finished, FinishReason, Started
 from ratoon.engine.request import Priority, Request
 from ratoon.engine.scheduler import Scheduler, SchedulerConfig, StepPlan
@@ -13,7 +14,9 @@ from ratoon.engine.scheduler import Scheduler, SchedulerConfig, StepPlan
 _ids = count()
 
 
-def scheduler(n_cells: int = 4000, memory: MemoryKind = MemoryKind.FULL, **limits: int) -> Scheduler:
+def scheduler(
+    n_cells: int = 4000, memory: MemoryKind = MemoryKind.FULL, **limits: int
+) -> Scheduler:
     cache = PrefixCache(
         CacheConfig(
             n_ctx=2000,

@@ -1,0 +1,59 @@
+"""A whole server on a real model, for as long as a test needs it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ratoon.api.service import Renderer
+from ratoon.build import build
+from ratoon.config import Settings
+from ratoon.engine.engine import Engine
+from tests.server.scripted import serving
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A running server and its inner parts."""
+
+    url: str
+    engine: Engine
+    renderer: Renderer
+
+    @property
+    def running(self) -> list[dict[str, Any]]:
+        """What ``inspect`` says of the running requests."""
+        running: Any = self.engine.inspect()["running"]
+        return list(running)
+
+    def wait_for(self, what: Callable[[list[dict[str, Any]]], bool], limit_s: float = 10.0) -> None:
+        """Returns once ``what`` holds for the running requests; fails if it never does."""
+        deadline = time.monotonic() + limit_s
+        while not what(self.running):
+            assert time.monotonic() < deadline, f"it did not happen: {self.running}"
+            time.sleep(0.005)
+
+    def wait_until_idle(self, limit_s: float = 10.0) -> None:
+        """Every slot is free again."""
+        self.wait_for(lambda running: not running, limit_s)
+
+    def offload(self) -> None:
+        """Move what is parked on the device to host memory, as eviction does."""
+        with self.engine._lock:
+            assert self.engine.cache.offload_all(time.monotonic())
+
+
+@contextmanager
+def live(settings: Settings) -> Iterator[Live]:
+    """Build a server, listen on a free port, and stop both at the end."""
+    server = build(settings)
+    app: Any = server.app
+    server.engine.start()
+    try:
+        with serving(app) as url:
+            yield Live(url, server.engine, app.state.service.renderer)
+    finally:
+        server.engine.stop()

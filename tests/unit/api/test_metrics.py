@@ -1,0 +1,40 @@
+"""Metrics without a server."""
+
+from __future__ import annotations
+
+import pytest
+
+from ratoon.metrics import Metrics
+
+
+def lines(metrics: Metrics) -> set[str]:
+    return set(metrics.render().decode().splitlines())
+
+
+def test_two_servers_do_not_mix() -> None:
+    one, other = Metrics(), Metrics()
+    one.count_error("api_error")
+    assert 'ratoon_errors_total{type="api_error"} 1.0' in lines(one)
+    assert not any("api_error" in line for line in lines(other))
+
+
+@pytest.mark.parametrize("view", [{}, {"cache": None}, {"running": 3, "waiting": None}])
+def test_a_view_without_figures_changes_nothing(view: dict[str, object]) -> None:
+    metrics = Metrics()
+    before = lines(metrics)
+    metrics.set_state(view)
+    assert lines(metrics) == before
+
+
+def test_figures_find_their_gauge() -> None:
+    metrics = Metrics()
+    cache = {"disk_bytes": 5, "disk_tokens": 6, "disk_max_bytes": 7, "compactions": 1}
+    metrics.set_state({"running": [1], "waiting": [1, 2], "cache": cache})
+    assert {
+        'ratoon_active_requests{state="running"} 1.0',
+        'ratoon_active_requests{state="waiting"} 2.0',
+        'ratoon_tier_bytes{tier="disk"} 5.0',
+        'ratoon_tier_tokens{tier="disk"} 6.0',
+        'ratoon_cache{figure="disk_max_bytes"} 7.0',
+        'ratoon_cache{figure="compactions"} 1.0',
+    } <= lines(metrics)

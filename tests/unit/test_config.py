@@ -1,0 +1,119 @@
+"""Settings: precedence, checks, and errors that name the setting and its source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ratoon.config import DEFAULT_URL, Settings, env_name, is_loopback, load_settings
+from ratoon.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def _empty_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No settings file in the working folder, no variables of the caller's."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("config", *Settings.model_fields):
+        monkeypatch.delenv(env_name(name), raising=False)
+
+
+def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert load_settings({}).port == 8788
+    (tmp_path / "ratoon.toml").write_text("port = 1\nthreads = 3\n")
+    assert load_settings({}).port == 1
+    monkeypatch.setenv("RATOON_PORT", "2")
+    assert load_settings({}).port == 2
+    assert load_settings({"port": "4"}).port == 4
+    assert load_settings({}).threads == 3
+
+
+def test_a_named_file_is_read_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ratoon.toml").write_text("port = 1\n")
+    (tmp_path / "other.toml").write_text("port = 2\n")
+    (tmp_path / "third.toml").write_text("port = 3\n")
+    monkeypatch.setenv("RATOON_CONFIG", "other.toml")
+    assert load_settings({}).port == 2
+    assert load_settings({}, Path("third.toml")).port == 3
+
+
+def test_an_empty_variable_is_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RATOON_PORT", "")
+    assert load_settings({}).port == 8788
+
+
+def test_sizes_take_units() -> None:
+    assert load_settings({"host_bytes": "2GiB"}).host_bytes == 2 << 30
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"port": "99999"}, ["--port", "65535", "99999"]),
+        ({"n_ubatch": "4096"}, ["n_ubatch (4096)", "n_batch (2048)", "--n-ubatch"]),
+        ({"host": "0.0.0.0"}, ["0.0.0.0", "api_key", "--host"]),
+        ({"host": "0.0.0.0", "api_key": ""}, ["api_key"]),
+        ({"model": "a", "hf": "b"}, ["--model", "--hf"]),
+        ({"kv_type": "q9"}, ["--kv-type", "'q8_0'"]),
+        ({"exact": "1", "kv_type": "f16"}, ["exact", "f32", "--kv-type"]),
+        ({"exact": "1", "flash_attn": "on"}, ["exact", "--flash-attn"]),
+        ({"kv_type": "q8_0", "flash_attn": "off"}, ["q8_0", "--flash-attn"]),
+        ({"n_ctx": "12"}, ["--n-ctx", "256"]),
+        ({"host_bytes": "1 zebra"}, ["--host-bytes", "zebra"]),
+    ],
+)
+def test_a_wrong_flag_is_named(flags: dict[str, str], words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_settings(flags)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RATOON_N_BATCH", "many")
+    with pytest.raises(ConfigError, match="environment variable RATOON_N_BATCH: .*'many'"):
+        load_settings({})
+
+
+def test_a_wrong_line_of_the_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "ratoon.toml").write_text("prot = 1\n")
+    with pytest.raises(ConfigError, match=r"prot in ratoon\.toml: there is no such setting"):
+        load_settings({})
+
+
+@pytest.mark.parametrize("text", ["port = ", "port = 1\xff"])
+def test_a_broken_file_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "ratoon.toml").write_bytes(text.encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"ratoon\.toml is not valid TOML"):
+        load_settings({})
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.toml: No such file"):
+        load_settings({}, Path("nowhere.toml"))
+
+
+def test_the_key_is_never_shown() -> None:
+    settings = load_settings({"api_key": "swordfish", "host": "0.0.0.0"})
+    assert settings.key == "swordfish"
+    assert "swordfish" not in repr(settings)
+    with pytest.raises(ConfigError) as caught:
+        load_settings({"api_key": ["swordfish"]})
+    assert "swordfish" not in str(caught.value)
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        load_settings({}).port = 1  # type: ignore[misc]
+
+
+def test_every_setting_is_described() -> None:
+    assert all(field.description for field in Settings.model_fields.values())
+
+
+def test_loopback() -> None:
+    assert DEFAULT_URL == "http://127.0.0.1:8788"
+    assert [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost")] == [True] * 3
+    assert [is_loopback(host) for host in ("0.0.0.0", "::", "example.org")] == [False] * 3
