@@ -23,7 +23,7 @@ ROUND_S = 1.0
 BURST_S = 0.03  # between siblings that start together
 
 _EPHEMERAL = {"type": "ephemeral"}
-_WORDS = """
+_VOCABULARY = """
     amber anchor apple arrow autumn barley basket bell birch blanket boat bottle branch bread
     bridge brook butter candle canvas carpet castle cedar chalk cherry circle clay clock cloud
     coast copper corner cotton cradle creek curtain desert dinner donkey dragon drum eagle ember
@@ -33,7 +33,8 @@ _WORDS = """
     morning mountain needle oak ocean olive orchard paper pebble pepper pilot plate pocket pond
     powder quarry rabbit ribbon river saddle sailor shadow silver spoon stable summer table
     thunder timber tunnel valley velvet village violin wagon walnut whistle window winter wolf
-""".split()
+"""
+_WORDS = _VOCABULARY.split()
 # what an agent of each kind may call, in the client's order; the last is loaded later
 _MAIN_TOOLS = ("Delegate", "Look", "Patch", "Run", "Write", "Later")
 _SUB_TOOLS = ("Look", "Patch", "Run", "Later")
@@ -101,7 +102,7 @@ def siblings_of(records: Sequence[Record]) -> list[Record]:
 
 def with_new_suffixes(records: Sequence[Record]) -> list[Record]:
     """The same requests, each with a suffix of its own in the billing line."""
-    changed = copy.deepcopy(list(records))
+    changed = [copy.deepcopy(record) for record in records]
     for n, record in enumerate(changed):
         block = record["body"]["system"][0]
         version, _, rest = block["text"].partition("; ")
@@ -132,7 +133,7 @@ class _Agent:
 
     def prose(self, label: str, n_words: int) -> str:
         """Text of this agent's own."""
-        return _prose(self.seed, f"{self.name}/{label}", n_words)
+        return prose(self.seed, f"{self.name}/{label}", n_words)
 
     def turn(self, role: str, *blocks: dict[str, Any]) -> None:
         self.messages.append({"role": role, "content": list(blocks)})
@@ -187,7 +188,7 @@ class _Session:
     def _agent(self, kind: str, name: str, tools: Sequence[str], n_words: int) -> _Agent:
         """``kind`` names what agents share, ``name`` what is one agent's own."""
         sizes = self.sizes
-        task = _prose(self.seed, f"{name}/task", sizes.task)
+        task = prose(self.seed, f"{name}/task", sizes.task)
         system = [
             _text(_billing(task, is_sub=kind == "sub")),
             _text(self._prose(kind, "identity", 9)) | {"cache_control": _EPHEMERAL},
@@ -208,7 +209,7 @@ class _Session:
         return agent
 
     def _prose(self, kind: str, label: str, n_words: int) -> str:
-        return _prose(self.seed, f"{kind}/{label}", n_words)
+        return prose(self.seed, f"{kind}/{label}", n_words)
 
     def _reminder(self, label: str) -> dict[str, Any]:
         text = self._prose("shared", label, self.sizes.context)
@@ -240,7 +241,7 @@ def _work(agent: _Agent, rounds: int) -> list[Record]:
         agent.call(names, says=agent.prose(f"says {n}", 6) if n % 4 == 2 else "")
         if n % 6 == 2:
             # a note of the client's: the same for all agents of a session
-            agent.turn("system", _text(_prose(agent.seed, f"note {n}", agent.sizes.note)))
+            agent.turn("system", _text(prose(agent.seed, f"note {n}", agent.sizes.note)))
         records.append(agent.ask())
     return records
 
@@ -266,7 +267,7 @@ def _text(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
-def _prose(seed: int, label: str, n_words: int) -> str:
+def prose(seed: int, label: str, n_words: int) -> str:
     """Sentences of ``n_words`` words in all: the same for the same label."""
     rng = random.Random(f"{seed}/{label}")
     words = [rng.choice(_WORDS) for _ in range(n_words)]

@@ -14,6 +14,8 @@ from ratoon.config import Settings
 from ratoon.engine.engine import Engine
 from tests.server.scripted import serving
 
+Running = list[dict[str, Any]]
+
 
 @dataclass(frozen=True, slots=True)
 class Live:
@@ -24,21 +26,23 @@ class Live:
     renderer: Renderer
 
     @property
-    def running(self) -> list[dict[str, Any]]:
+    def running(self) -> Running:
         """What ``inspect`` says of the running requests."""
         running: Any = self.engine.inspect()["running"]
         return list(running)
 
-    def wait_for(self, what: Callable[[list[dict[str, Any]]], bool], limit_s: float = 10.0) -> None:
-        """Returns once ``what`` holds for the running requests; fails if it never does."""
+    def wait_for(self, what: Callable[[Running], bool], limit_s: float = 10.0) -> Running:
+        """The running requests once ``what`` holds for them; fails if it never does."""
         deadline = time.monotonic() + limit_s
-        while not what(self.running):
-            assert time.monotonic() < deadline, f"it did not happen: {self.running}"
+        while not what(running := self.running):
+            assert time.monotonic() < deadline, f"it did not happen: {running}"
             time.sleep(0.005)
+        return running
 
     def wait_until_idle(self, limit_s: float = 10.0) -> None:
-        """Every slot is free again."""
+        """No request holds a slot any more."""
         self.wait_for(lambda running: not running, limit_s)
+        assert self.engine.inspect()["waiting"] == []
 
     def offload(self) -> None:
         """Move what is parked on the device to host memory, as eviction does."""

@@ -64,7 +64,7 @@ class Bench:
             min_reuse=2,
             min_snapshot=2,
             max_tail=6,
-            min_burden=8,
+            max_burden=8,
             park_s=0.5,
         )
         self.engine = Engine(

@@ -85,36 +85,35 @@ def test_a_session_forwards_what_is_new_and_its_repetition_nothing(
     server: Live, renderer: Renderer, records: list[sessions.Record], tmp_path: Path
 ) -> None:
     trace = trace_of(records, tmp_path)
+    least = measure(trace, renderer)
     first = run(server, trace)
-    assert first.n_forwarded <= SLACK * least_forwarded(trace, renderer)
-    prompts = [row["n_prompt"] for row in measure(trace, renderer)]
-    assert [result.n_prompt for result in first.results] == prompts
-    again = run(server, trace)
-    assert again.n_prompt == first.n_prompt
-    assert again.n_forwarded < 0.01 * again.n_prompt
-
-
-@each_session
-def test_billing_suffixes_cost_nothing(
-    server: Live, renderer: Renderer, records: list[sessions.Record], tmp_path: Path
-) -> None:
-    plain = trace_of(records, tmp_path)
+    assert [result.n_prompt for result in first.results] == [row["n_prompt"] for row in least]
+    assert first.n_forwarded <= SLACK * sum(int(row["n_forwarded"]) for row in least)
+    assert run(server, trace).n_forwarded < 0.01 * first.n_prompt
     changed = trace_of(sessions.with_new_suffixes(records), tmp_path)
-    assert measure(changed, renderer) == measure(plain, renderer)
-    run(server, plain)
     again = run(server, changed)
-    assert again.n_forwarded < 0.01 * again.n_prompt
+    assert again.n_prompt == first.n_prompt
+    assert again.n_forwarded < 0.01 * first.n_prompt
 
 
-def test_a_session_with_changing_suffixes_forwards_the_same(
+def test_changing_billing_suffixes_cost_nothing(
     server: Live, cut4_path: Path, tmp_path: Path
 ) -> None:
-    records = SESSIONS["coding"]
+    records = sessions.coding(1, seed=9)
     plain = run(server, trace_of(records, tmp_path))
     with live(Settings(model=str(cut4_path), n_ctx=4096)) as other:
         changed = run(other, trace_of(sessions.with_new_suffixes(records), tmp_path))
     expected = [result.n_forwarded for result in plain.results]
     assert [result.n_forwarded for result in changed.results] == expected
+
+
+def test_more_agents_than_sequences(cut4_path: Path, renderer: Renderer, tmp_path: Path) -> None:
+    trace = trace_of(sessions.fan_out(4, 1, seed=10), tmp_path)
+    with live(Settings(model=str(cut4_path), n_ctx=2048, n_cells=3072, n_seq=3)) as server:
+        report = run(server, trace)
+        with server.engine._lock:
+            server.engine.cache.check()
+    assert report.n_forwarded <= SLACK * least_forwarded(trace, renderer)
 
 
 def test_siblings_that_arrive_together_forward_what_they_share_once(
@@ -129,7 +128,7 @@ def test_siblings_that_arrive_together_forward_what_they_share_once(
     assert sorted(line["layer"] for line in lines(log)) == ["cold", "device", "device", "device"]
 
 
-def test_siblings_share_the_head_of_the_session_before_them(server: Live, tmp_path: Path) -> None:
+def test_a_new_session_shares_all_but_its_task(server: Live, tmp_path: Path) -> None:
     """A later session of the same client differs in its task only."""
     first = sessions.coding(0, seed=5)
     second = copy.deepcopy(first)
@@ -161,7 +160,7 @@ def test_a_fork_of_an_evicted_state_is_restored_from_the_host(
 def test_the_log_tells_what_each_request_took(
     server: Live, log: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    report = run(server, trace_of(sessions.coding(2, seed=7), tmp_path), max_tokens=96)
+    report = run(server, trace_of(sessions.coding(1, seed=7), tmp_path), max_tokens=128)
     told = lines(log)
     for line, result in zip(told, report.results, strict=True):
         assert int(line["prompt"]) == result.n_prompt
@@ -173,8 +172,7 @@ def test_the_log_tells_what_each_request_took(
         assert float(line["total"]) == pytest.approx(sum(stages), abs=0.2 + 1e-9)
         assert float(line["total"]) <= result.wall_s + 0.05 + 1e-9
     assert max(float(line["decode"]) for line in told) > 0
-    assert float(told[0]["prefill"]) > 0
-    assert [line["layer"] for line in told] == ["cold", "device", "device"]
+    assert [line["layer"] for line in told] == ["cold", "device"]
 
 
 def test_progress_is_told_in_tokens_that_are_forwarded(

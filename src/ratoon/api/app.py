@@ -12,6 +12,7 @@ from starlette.types import Lifespan
 from ratoon.api.auth import ApiKey
 from ratoon.api.envelope import Envelope
 from ratoon.api.errors import on_hang_up, on_http_error, on_ratoon_error
+from ratoon.api.local import LocalOnly
 from ratoon.api.messages import count_tokens, create_message
 from ratoon.api.models import get_model, list_models
 from ratoon.api.probes import health, hello, metrics
@@ -41,7 +42,11 @@ def create_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) -> F
         openapi_url=None,
         redirect_slashes=False,
         lifespan=lifespan,
-        middleware=[Middleware(Envelope, service=service), Middleware(ApiKey, service=service)],
+        middleware=[
+            Middleware(Envelope, service=service),
+            Middleware(LocalOnly, service=service),
+            Middleware(ApiKey, service=service),
+        ],
         exception_handlers={
             RatoonError: on_ratoon_error,
             HTTPException: on_http_error,

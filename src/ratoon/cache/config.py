@@ -21,6 +21,6 @@ class CacheConfig:
     host_bytes: int
     min_reuse: int = 16  # gains smaller than this are not worth a copy or a wait
     min_snapshot: int = 32  # a state that saves fewer tokens is dropped, not saved
-    max_tail: int = 64  # a parked state may lose this much to the request that continues it
-    min_burden: int = 256  # a parked state with fewer cells of its own is left where it is
+    max_tail: int = 0  # a parked state may lose this much to the request that continues it
+    max_burden: int = 512  # unshared cells of parked states that running requests put up with
     park_s: float = 2.0  # a parked state stays on the device this long beside running requests

@@ -352,22 +352,20 @@ class PrefixCache:
     # --- keeping the device fast ---------------------------------------------------------------
 
     def tidy(self, now: float) -> None:
-        """Parked cells slow every running request down: offload those idle for a while, unless
-        they are shared; then compact when the highest used cell is far above what is used."""
+        """Parked cells slow every running request down: offload states idle for a while, all but
+        the worthiest few that share most of their cells; then compact when the highest used cell
+        is far above what is used."""
         if self.cells is None or not self.pool.leased:
             return
-        for slot in self.pool.parked:
-            if now - slot.parked_s >= self.config.park_s and self._burdens(slot):
+        burden = 0
+        for slot in reversed(self._parked_by_worth(now)):
+            burden += slot.n_tokens - self._overlap(slot, on_device=True)
+            if burden > self.config.max_burden and now - slot.parked_s >= self.config.park_s:
                 self._offload(slot, now)
         slots = self.pool.leased + self.pool.parked
         n_after = sum(slot.n_tokens for slot in slots)  # restored states share no cells
         if self.can_trim and self.cells.top > 2 * n_after + COMPACT_SLACK:
             self._compact(slots)
-
-    def _burdens(self, slot: Slot) -> bool:
-        """Whether a parked state has enough cells of its own to be felt."""
-        own = slot.n_tokens - self._overlap(slot, on_device=True)
-        return own >= self.config.min_burden
 
     def _compact(self, slots: list[Slot]) -> None:
         saved = [

@@ -21,6 +21,8 @@ from ratoon.errors import ConfigError, InternalError, ModelError, Overloaded, Pr
 
 log = logging.getLogger("ratoon.engine")
 
+COPY_TAIL = 64  # where a fork copies the whole state, losing this much is cheaper
+
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
@@ -298,6 +300,7 @@ def cache_config(model: Model, config: EngineConfig) -> CacheConfig:
         is_unified=shape.is_unified,
         bytes_per_token=shape.bytes_per_token,
         host_bytes=config.host_bytes,
+        max_tail=0 if shape.is_unified else COPY_TAIL,
         park_s=config.park_s,
     )
 

@@ -61,7 +61,7 @@ def config(memory: MemoryKind = MemoryKind.FULL, **changes: object) -> CacheConf
         "min_reuse": 4,
         "min_snapshot": 4,
         "max_tail": 8,
-        "min_burden": 10,
+        "max_burden": 10,
         "park_s": 5.0,
     }
     return CacheConfig(**(base | changes))  # type: ignore[arg-type]
