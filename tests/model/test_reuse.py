@@ -60,7 +60,7 @@ def trace_of(records: Sequence[sessions.Record], folder: Path) -> list[Recorded]
     return read_trace(sessions.write(records, folder / "trace.jsonl"))
 
 
-def run(server: Live, trace: Sequence[Recorded], max_tokens: int = 8) -> Report:
+def run(server: Live, trace: Sequence[Recorded], max_tokens: int = 4) -> Report:
     """Replay without a failure."""
     report = replay(trace, ReplayOptions(server.url, max_tokens=max_tokens))
     assert report.errors == []
@@ -108,8 +108,8 @@ def test_changing_billing_suffixes_cost_nothing(
 
 
 def test_more_agents_than_sequences(cut4_path: Path, renderer: Renderer, tmp_path: Path) -> None:
-    trace = trace_of(sessions.fan_out(4, 1, seed=10), tmp_path)
-    with live(Settings(model=str(cut4_path), n_ctx=2048, n_cells=3072, n_seq=3)) as server:
+    trace = trace_of(sessions.fan_out(3, 1, seed=10), tmp_path)
+    with live(Settings(model=str(cut4_path), n_ctx=2048, n_cells=2560, n_seq=2)) as server:
         report = run(server, trace)
         with server.engine._lock:
             server.engine.cache.check()
@@ -160,7 +160,7 @@ def test_a_fork_of_an_evicted_state_is_restored_from_the_host(
 def test_the_log_tells_what_each_request_took(
     server: Live, log: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    report = run(server, trace_of(sessions.coding(1, seed=7), tmp_path), max_tokens=128)
+    report = run(server, trace_of(sessions.coding(1, seed=7), tmp_path), max_tokens=80)
     told = lines(log)
     for line, result in zip(told, report.results, strict=True):
         assert int(line["prompt"]) == result.n_prompt

@@ -33,7 +33,7 @@ prefilling = play(Started(5, 0, "cold"), 60.0)
 def open_request(url: str, body: bytes, n_sent: int | None = None) -> socket.socket:
     host, port = urlsplit(url).netloc.split(":")
     connection = socket.create_connection((host, int(port)))
-    head = f"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = f"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
     connection.sendall(head.encode() + body[:n_sent])
     return connection
 
