@@ -73,8 +73,8 @@ class Settings(BaseSettings):
     )
     max_queue: int = Field(256, ge=1, description="most requests waiting; above it, 529")
 
-    progress: bool = Field(True, description="tell clients how far the prefill is")
-    progress_step: float = Field(10.0, gt=0, le=100, description="percent between two such notes")
+    progress: bool = Field(True, description="log how far each prefill is")
+    progress_step: float = Field(10.0, gt=0, le=100, description="percent between two such lines")
     ping_s: float = Field(5.0, gt=0, le=120, description="longest silence on a stream, in seconds")
 
     temperature: float = Field(0.0, ge=0, le=2, description="used when a request gives none")

@@ -183,6 +183,7 @@ class PrefixCache:
         need = n_prompt - source.n_tokens
         if source.snapshot is not None:
             need = max(n_prompt, source.snapshot.n_tokens)
+        need += self._owed()
         takes_over = slot is not None and self._may_take_over(slot, source.n_tokens)
         if not takes_over and not self._make_room(need, slot, now, needs_id=True):
             if slot is None or slot.is_leased:
@@ -198,6 +199,10 @@ class PrefixCache:
         taken = self.pool.take(self.tree.root, source.n_tokens)
         self._fill(taken, source)
         return taken
+
+    def _owed(self) -> int:
+        """Cells that running requests still need for their prompts."""
+        return sum(max(0, slot.node.n_tokens - slot.n_tokens) for slot in self.pool.leased)
 
     def _save_tail(self, slot: Slot, n_keep: int, now: float) -> None:
         if self.can_trim and slot.n_tokens - n_keep >= self.config.min_snapshot:

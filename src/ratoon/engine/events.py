@@ -35,7 +35,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The end; nothing follows. An end-of-turn token is counted in ``n_output`` but not emitted."""
+    """The end; nothing follows. The end-of-turn token is neither emitted nor in ``n_output``."""
 
     reason: FinishReason
     n_output: int

@@ -147,6 +147,17 @@ def test_the_youngest_is_preempted_when_cells_run_out_and_comes_back() -> None:
     assert young.n_forwarded >= 900
 
 
+def test_prompts_that_do_not_fit_together_wait_instead_of_being_preempted() -> None:
+    sched = scheduler(n_cells=2000)
+    start(sched, *[request(900, base, max_tokens=5) for base in range(1, 9)])
+    n_steps = 0
+    while not sched.is_idle:
+        run(sched, sched.schedule(float(n_steps)))
+        n_steps += 1
+        assert n_steps < 500
+    assert sched.n_preemptions == 0
+
+
 def test_a_reply_ends_where_it_should() -> None:
     sched = scheduler()
     start(sched, request(10, max_tokens=2))
