@@ -19,6 +19,9 @@ ENV_PREFIX = "RATOON_"
 DEFAULT_FILE = Path("ratoon.toml")
 _CONFLICT: Final = "settings_conflict"
 
+MAX_TOKENS: Final = 1 << 28  # a window or a device larger than any there is
+MAX_BATCH: Final = 1 << 20
+
 KvType = Literal["f16", "f32", "q8_0", "q4_0"]
 FlashAttention = Literal["auto", "on", "off"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -36,7 +39,9 @@ class Settings(BaseSettings):
     )
 
     model: str | None = Field(
-        None, description="GGUF file, or 'dummy' (no weights); default: the embedded SmolLM2-135M"
+        None,
+        min_length=1,
+        description="GGUF file, or 'dummy' (no weights); default: the embedded SmolLM2-135M",
     )
     hf: str | None = Field(None, description="model on the Hugging Face hub: owner/repo:file.gguf")
     model_name: str | None = Field(
@@ -52,12 +57,16 @@ class Settings(BaseSettings):
         None, description="key clients must send; required when the host is not loopback"
     )
 
-    n_ctx: int = Field(0, ge=0, description="context window in tokens; 0: as the model was trained")
-    n_cells: int = Field(0, ge=0, description="KV cells on the device; 0: chosen for the machine")
+    n_ctx: int = Field(
+        0, ge=0, le=MAX_TOKENS, description="context window in tokens; 0: as the model was trained"
+    )
+    n_cells: int = Field(
+        0, ge=0, le=MAX_TOKENS, description="KV cells on the device; 0: chosen for the machine"
+    )
     n_seq: int = Field(0, ge=0, le=256, description="most sequences on the device; 0: chosen")
-    n_batch: int = Field(2048, ge=1, description="most tokens in one step")
-    n_ubatch: int = Field(512, ge=1, description="most tokens in one computation")
-    threads: int = Field(0, ge=0, description="CPU threads; 0: one per core")
+    n_batch: int = Field(2048, ge=1, le=MAX_BATCH, description="most tokens in one step")
+    n_ubatch: int = Field(512, ge=1, le=MAX_BATCH, description="most tokens in one computation")
+    threads: int = Field(0, ge=0, le=1024, description="CPU threads; 0: one per core")
     n_gpu_layers: int = Field(0, ge=-1, description="layers kept on the GPU; -1: all")
     kv_type: KvType = Field("f16", description="number format of the KV cache")
     flash_attn: FlashAttention = Field("auto", description="flash attention")

@@ -6,9 +6,21 @@ fields; wrong types are errors, also where pydantic would convert (``"5"`` is no
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt
+from pydantic import BaseModel, ConfigDict, FailFast, Field, StrictBool, StrictFloat, StrictInt
+
+T = TypeVar("T")
+
+
+class StopAtFirst(FailFast):
+    """Refuse a list at its first wrong item: telling a million of them takes minutes."""
+
+    def __hash__(self) -> int:  # members of a union must be hashable
+        return hash(type(self))
+
+
+Items = Annotated[list[T], StopAtFirst()]
 
 
 class Wire(BaseModel):
@@ -70,7 +82,7 @@ ResultBlock = Annotated[
 class ToolResultBlock(Wire):
     type: Literal["tool_result"]
     tool_use_id: str
-    content: str | list[ResultBlock] | None = None
+    content: str | Items[ResultBlock] | None = None
     is_error: StrictBool | None = None
     cache_control: CacheControl | None = None
 
@@ -89,7 +101,7 @@ ContentBlock = Annotated[
 
 class Message(Wire):
     role: Literal["user", "assistant", "system"]
-    content: str | list[ContentBlock]
+    content: str | Items[ContentBlock]
 
 
 class Tool(Wire):
@@ -116,9 +128,9 @@ class CountTokensRequest(Wire):
     """
 
     model: str
-    messages: list[Message]
-    system: str | list[TextBlock] | None = None
-    tools: list[Tool] | None = None
+    messages: Items[Message]
+    system: str | Items[TextBlock] | None = None
+    tools: Items[Tool] | None = None
     tool_choice: ToolChoice | None = None
     thinking: dict[str, Any] | None = None
     cache_control: CacheControl | None = None
@@ -127,7 +139,7 @@ class CountTokensRequest(Wire):
 class MessagesRequest(CountTokensRequest):
     max_tokens: StrictInt
     stream: StrictBool = False
-    stop_sequences: list[str] | None = None
+    stop_sequences: Items[str] | None = None
     temperature: StrictFloat | None = None
     top_p: StrictFloat | None = None
     top_k: StrictInt | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import anthropic
@@ -272,6 +273,22 @@ def test_wrong_routes(http: httpx.Client, method: str, path: str, status: int, k
 
 
 KEY = "sk-sëcret".encode()
+
+
+def test_a_million_wrong_items_are_refused_at_the_first(http: httpx.Client) -> None:
+    body = '{"model": "x", "max_tokens": 1, "messages": [' + "0," * 400_000 + "0]}"
+    began_s = time.monotonic()
+    response = http.post("/v1/messages", content=body)
+    assert response.status_code == 400
+    assert error_of(response)["message"].startswith("messages.0: ")
+    # telling all of them took 20 times as long
+    assert time.monotonic() - began_s < 3.0
+
+
+def test_too_many_stop_sequences(http: httpx.Client) -> None:
+    body = BODY | {"stop_sequences": ["x"] * 1001}
+    response = http.post("/v1/messages", json=body)
+    assert error_of(response)["message"] == "stop_sequences: at most 1000 are supported"
 
 
 @pytest.fixture

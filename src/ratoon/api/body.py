@@ -17,6 +17,8 @@ W = TypeVar("W", bound=wire.CountTokensRequest)
 # A body over the limit is read on, and thrown away, up to this many times the limit: most HTTP
 # clients look for the answer only after they have sent everything.
 _DRAIN_FACTOR = 4
+# each is looked for after every token of the reply
+MAX_STOP_SEQUENCES = 1000
 
 
 async def read_body(request: Request, limit: int) -> bytes:
@@ -63,6 +65,10 @@ _MESSAGES_RULES: tuple[tuple[Callable[[wire.MessagesRequest], bool], str], ...] 
     (lambda r: _is_outside(r.temperature), "temperature: range: 0..1"),
     (lambda r: _is_outside(r.top_p), "top_p: range: 0..1"),
     (lambda r: (r.top_k or 0) < 0, "top_k: Input should be greater than or equal to 0"),
+    (
+        lambda r: len(r.stop_sequences or ()) > MAX_STOP_SEQUENCES,
+        f"stop_sequences: at most {MAX_STOP_SEQUENCES} are supported",
+    ),
     (
         lambda r: any(not s.strip() for s in r.stop_sequences or ()),
         "stop_sequences: each stop sequence must contain non-whitespace",

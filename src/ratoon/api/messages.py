@@ -48,12 +48,14 @@ async def count_tokens(http: HttpRequest) -> Response:
     service: Service = http.app.state.service
     body = await read_body(http, service.settings.max_body_bytes)
     asked = await to_thread.run_sync(parse_body, wire.CountTokensRequest, body)
-    prompt = await to_thread.run_sync(service.renderer.render, asked)
+    prompt = await _render(service, asked, http.headers, settles=False)
     return JSONResponse({"input_tokens": len(prompt.tokens)})
 
 
-async def _render(service: Service, asked: wire.CountTokensRequest, headers: Headers) -> Prompt:
-    """The prompt, in the form its conversation started with."""
+async def _render(
+    service: Service, asked: wire.CountTokensRequest, headers: Headers, *, settles: bool = True
+) -> Prompt:
+    """The prompt, in the form its conversation started with; ``settles`` remembers that form."""
     hoisted, key = await to_thread.run_sync(_look, service, asked, headers)
     form = None if key is None else service.forms.recall(key)
     in_place = None
@@ -62,7 +64,7 @@ async def _render(service: Service, asked: wire.CountTokensRequest, headers: Hea
         form = await to_thread.run_sync(_prefers_hoisted, service, hoisted, in_place)
     elif form is None:
         form = hoisted.has_late_run
-    if key is not None:
+    if key is not None and settles:
         form = service.forms.settle(key, form)
     if form or not hoisted.has_late_run:
         return hoisted

@@ -39,6 +39,10 @@ class CellMap:
         """Cells a sequence holds, shared ones included."""
         return len(self._held.get(seq_id, ()))
 
+    def count_own(self, seq_id: SeqId, start: int) -> int:
+        """Cells from the ``start``-th on that no other sequence holds."""
+        return sum(self._owners[cell] == 1 for cell in self._held.get(seq_id, [])[start:])
+
     def extend(self, parts: Iterable[tuple[SeqId, int]]) -> None:
         """Rows of one batch, in order: (sequence, number of rows)."""
         rows: list[SeqId] = []

@@ -32,6 +32,7 @@ class Lease:
     slot: Slot
     n_cached: int
     layer: str
+    snapshot: Snapshot | None = None  # what it was restored from
     cuts: set[int] = field(default_factory=set)
     saves: set[int] = field(default_factory=set)
 
@@ -85,10 +86,10 @@ class PrefixCache:
         leader = worthy_leader(states, source, self.config)
         if leader is not None:
             return self._follow(*leader)
-        slot = self._occupy(source, len(tokens), now)
+        slot = self._occupy(source, tokens, now)
         if slot is None:
             return Full()
-        lease = Lease(slot, source.n_tokens, source.layer)
+        lease = Lease(slot, source.n_tokens, source.layer, snapshot=source.snapshot)
         self._settle(lease, self.tree.insert(tokens))
         self._touch(slot.node, source, now)
         self._plan_saves(lease, tokens, limit, boundaries, now)
@@ -177,12 +178,12 @@ class PrefixCache:
 
     # --- getting the sequence ------------------------------------------------------------------
 
-    def _occupy(self, source: Source, n_prompt: int, now: float) -> Slot | None:
+    def _occupy(self, source: Source, tokens: list[int], now: float) -> Slot | None:
         """A leased slot holding ``source``; ``None`` when running requests fill the device."""
         slot = source.slot
-        need = n_prompt - source.n_tokens
+        need = len(tokens) - source.n_tokens
         if source.snapshot is not None:
-            need = max(n_prompt, source.snapshot.n_tokens)
+            need = max(len(tokens), source.snapshot.n_tokens)
         need += self._owed()
         takes_over = slot is not None and self._may_take_over(slot, source.n_tokens)
         if not takes_over and not self._make_room(need, slot, now, needs_id=True):
@@ -191,14 +192,24 @@ class PrefixCache:
             self._save_tail(slot, source.n_tokens, now)  # the last resort: its own tail
             takes_over = True
         if takes_over and slot is not None:
-            self._cut(slot, source.n_tokens)
-            if not self._make_room(need, slot, now, needs_id=False):
+            if not self._make_room_by_cut(need, slot, source.n_tokens, now):
                 return None
+            self._cut(slot, source.n_tokens)
             slot.is_leased = True
             return slot
         taken = self.pool.take(self.tree.root, source.n_tokens)
         self._fill(taken, source)
         return taken
+
+    def _make_room_by_cut(self, n_cells: int, slot: Slot, n_keep: int, now: float) -> bool:
+        """Like ``_make_room``, counting what cutting ``slot`` itself would free."""
+        if self._make_room(n_cells - self._freed(slot, n_keep), slot, now, needs_id=False):
+            return True
+        # what others shared with the slot's tail is its own by now
+        return self._has_room(n_cells - self._freed(slot, n_keep), needs_id=False)
+
+    def _freed(self, slot: Slot, n_keep: int) -> int:
+        return self.cells.count_own(slot.seq_id, n_keep) if self.cells is not None else 0
 
     def _owed(self) -> int:
         """Cells that running requests still need for their prompts."""

@@ -54,6 +54,7 @@ def _bind(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(address)
+        listener.listen()  # from here on, a second server on this port is refused
     except OSError as error:
         listener.close()
         hint = "; is another server running? Choose a port with --port" if port else ""

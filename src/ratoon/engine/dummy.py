@@ -11,6 +11,7 @@ import numpy as np
 from ratoon.cache.placement import MemoryKind, SeqId
 from ratoon.chat.vocab import Special
 from ratoon.engine.model import BadState, Chunk, Logits, ModelShape
+from ratoon.errors import ModelError
 
 _MARKS = ("<|im_start|>", "<|im_end|>")
 _TEMPLATE = (
@@ -67,7 +68,7 @@ class DummyModel:
     def _forward(self, chunk: Chunk) -> Logits | None:
         held = self._held.setdefault(chunk.seq_id, [])
         if len(held) != chunk.start:
-            raise AssertionError(f"rows start at {chunk.start}, the sequence ends at {len(held)}")
+            raise ModelError(f"rows start at {chunk.start}, the sequence ends at {len(held)}")
         held.extend(chunk.tokens)
         if not chunk.wants_logits:
             return None

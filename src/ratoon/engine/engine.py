@@ -141,6 +141,7 @@ class Engine:
             except Exception as error:  # the thread's boundary: the server outlives a bad step
                 log.exception("a step failed")
                 self._recover(InternalError(f"internal error: {type(error).__name__}"))
+        self._drain_inbox()
         self._fail_running(Overloaded("Overloaded: the server is shutting down"))
         with self._lock:
             emissions = self.scheduler.fail_waiting(
@@ -242,7 +243,7 @@ class Engine:
             return
         except ModelError as error:
             log.error("%s", error)
-            self._fail_plan(plan, error)
+            self._retry_plan(plan, error)
             return
         self._publish(plan, [self._sample(plan, i, row) for i, row in enumerate(logits)])
 
@@ -264,10 +265,10 @@ class Engine:
         self._emit(tokens)
         self._emit(finished)
 
-    def _fail_plan(self, plan: StepPlan, error: ModelError) -> None:
+    def _retry_plan(self, plan: StepPlan, error: ModelError) -> None:
         with self._lock:
             runs = [part.run for part in plan.parts]
-            emissions = self.scheduler.fail(runs, error, self._clock())
+            emissions = self.scheduler.retry(runs, error, self._clock())
         self._emit(emissions)
 
     def _fail_running(self, error: InternalError | Overloaded) -> None:

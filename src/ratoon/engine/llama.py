@@ -62,6 +62,13 @@ class ModelOptions:
                 f"n_ubatch ({self.n_ubatch}) must not be larger than n_batch ({self.n_batch}): "
                 "n_batch is the work of one step, n_ubatch the part of it computed at once"
             )
+        if self.n_seq > self.n_batch:
+            raise ConfigError(
+                f"n_seq ({self.n_seq}) must not be larger than n_batch ({self.n_batch}): "
+                "a step has room for a token of each sequence"
+            )
+        if self.is_exact and self.n_batch < 2:
+            raise ConfigError(f"exact mode needs an n_batch of at least 2, not {self.n_batch}")
         if self.n_seq > MAX_SEQ:
             raise ConfigError(f"n_seq ({self.n_seq}) must be at most {MAX_SEQ}")
         if self.kv_type not in KV_TYPES:
@@ -207,17 +214,17 @@ class LlamaModel:
             n_ubatch=options.n_ubatch,
             memory=_memory_kind(self._model),
             is_unified=not self._exact,
-            bytes_per_token=self._bytes_per_token(),
+            bytes_per_token=self._bytes_per_token(min(8, options.n_batch)),
         )
 
-    def _bytes_per_token(self) -> int:
-        """Measured: the growth of a saved state over eight tokens."""
+    def _bytes_per_token(self, n: int) -> int:
+        """Measured: the growth of a saved state over a few tokens."""
         empty = C.llama_state_seq_get_size(self._context, 0)
         token = self.vocab.bos_id or 0
-        self.forward_rows([Chunk(SeqId(0), 0, [token] * 8, wants_logits=False)], RowBatch(8))
+        self.forward_rows([Chunk(SeqId(0), 0, [token] * n, wants_logits=False)], RowBatch(n))
         size = C.llama_state_seq_get_size(self._context, 0)
         C.llama_memory_clear(self._memory, True)
-        return max(1, int(size - empty) // 8)
+        return max(1, int(size - empty) // n)
 
     @cached_property
     def chat_template(self) -> str | None:
@@ -331,6 +338,7 @@ def _load(path: Path, params: C.llama_model_params) -> C.llama_model_p:
     _start_backend()
     if not path.is_file():
         raise ModelError(f"no model file at {path}")
+    _errors.clear()
     handle: C.llama_model_p = C.llama_model_load_from_file(os.fsencode(path), params)
     if not handle:
         raise ModelError(f"llama.cpp could not load {path}: {_last_error() or 'no reason given'}")
@@ -345,17 +353,19 @@ def _open_context(handle: C.llama_model_p, options: ModelOptions) -> C.llama_con
     params.n_threads = params.n_threads_batch = n_threads
     params.no_perf = True
     if options.is_exact:
-        params.n_seq_max = options.n_seq or 8
+        params.n_seq_max = options.n_seq or min(8, options.n_batch)
         params.n_ctx = (n_ctx + 1) * params.n_seq_max
         params.kv_unified = False
         params.type_k = params.type_v = C.GGML_TYPE_F32
         params.flash_attn_type = FLASH_ATTN["off"]
     else:
-        params.n_seq_max = options.n_seq or (MAX_SEQ if _memory_kind(handle).can_trim else 16)
+        most = MAX_SEQ if _memory_kind(handle).can_trim else 16
+        params.n_seq_max = options.n_seq or min(most, options.n_batch)
         params.n_ctx = options.n_cells or _auto_cells(handle, n_ctx)
         params.kv_unified = True
         params.type_k = params.type_v = KV_TYPES[options.kv_type]
         params.flash_attn_type = FLASH_ATTN[options.flash_attn]
+    _errors.clear()
     context: C.llama_context_p = C.llama_init_from_model(handle, params)
     if not context:
         raise ModelError(f"no context of {params.n_ctx} cells: {_last_error() or 'out of memory?'}")
@@ -408,4 +418,4 @@ def _start_backend() -> None:
 
 
 def _last_error() -> str:
-    return _errors[-1] if _errors else ""
+    return "; ".join(_errors)

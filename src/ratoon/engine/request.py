@@ -62,6 +62,7 @@ class Request:
     state: RequestState = RequestState.WAITING
     output: list[int] = field(default_factory=list)
     seq_id: int = -1
+    n_retries: int = 0  # times its computation broke and was begun anew
     n_cached: int = 0
     layer: str = "cold"
     n_to_forward: int = 0  # prompt tokens left to compute at admission

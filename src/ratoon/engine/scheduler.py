@@ -245,10 +245,7 @@ class Scheduler:
     def requeue(self, seq_ids: set[SeqId], now: float) -> None:
         """The states of these sequences are unknown: forget them and start their requests anew."""
         for run in [each for each in self.running if each.lease.slot.seq_id in seq_ids]:
-            self.running.remove(run)
-            self.cache.discard(run.lease)
-            run.request.state = RequestState.WAITING
-            self.add(run.request)
+            self._begin_anew(run)
         self.cache.discard_parked(seq_ids)
 
     def no_room(self, plan: StepPlan, now: float) -> list[Emission]:
@@ -260,6 +257,26 @@ class Scheduler:
             return []
         error = InternalError("the KV cache is full and nothing is left to evict")
         return self.fail([part.run for part in plan.parts], error, now)
+
+    def retry(self, runs: Iterable[Run], error: RatoonError, now: float) -> list[Emission]:
+        """These runs were computed together and it broke: one of their states may be bad. Forget
+        all of them and where they came from; a request that broke before fails."""
+        emissions: list[Emission] = []
+        for run in list(runs):
+            if run.lease.snapshot is not None:
+                self.cache.forget(run.lease.snapshot)
+            if run.request.n_retries:
+                emissions += self.fail([run], error, now)
+                continue
+            run.request.n_retries += 1
+            self._begin_anew(run)
+        return emissions
+
+    def _begin_anew(self, run: Run) -> None:
+        self.running.remove(run)
+        self.cache.discard(run.lease)
+        run.request.state = RequestState.WAITING
+        self.add(run.request)
 
     def fail(self, runs: Iterable[Run], error: RatoonError, now: float) -> list[Emission]:
         """These runs broke: drop their states and tell their clients."""

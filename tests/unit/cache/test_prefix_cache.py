@@ -145,11 +145,14 @@ class World:
 
 @pytest.mark.parametrize("memory", [MemoryKind.FULL, MemoryKind.RECURRENT])
 @pytest.mark.parametrize("is_unified", [True, False])
+@pytest.mark.parametrize("n_cells", [400, 210])
 @pytest.mark.parametrize("seed", range(15))
 def test_a_lease_always_holds_its_own_tokens(
-    memory: MemoryKind, is_unified: bool, seed: int
+    memory: MemoryKind, is_unified: bool, n_cells: int, seed: int
 ) -> None:
-    cache = PrefixCache(config(memory, is_unified=is_unified))
+    cache = PrefixCache(
+        config(memory, is_unified=is_unified, n_cells=n_cells, host_bytes=5 * n_cells)
+    )
     world = World(cache, FakeDevice(cache, memory.can_trim), random.Random(seed))
     for _ in range(300):
         world.now += world.rng.random()
@@ -172,7 +175,7 @@ def test_a_lease_always_holds_its_own_tokens(
         world.leave("release")
         world.settle()
     assert not cache.pool.leased
-    assert cache.host.n_bytes <= 2000
+    assert cache.host.n_bytes <= 5 * n_cells
 
 
 def finish(cache: PrefixCache, lease: Lease, tokens: list[int], now: float = 0.0) -> None:
@@ -244,6 +247,23 @@ def test_an_offloaded_state_comes_back_from_the_host() -> None:
     assert (again.n_cached, again.layer) == (40, "host")
     device.execute()
     assert device.held[again.slot.seq_id] == list(range(40))
+
+
+def test_a_request_that_does_not_fit_leaves_what_it_would_have_used_intact() -> None:
+    cache = PrefixCache(config(n_cells=200, host_bytes=4))
+    device = FakeDevice(cache, can_trim=True)
+    lease = acquire(cache, list(range(100)))
+    device.execute()
+    device.held[lease.slot.seq_id] = list(range(100))
+    finish(cache, lease, list(range(100)))
+    other = acquire(cache, list(range(500, 540)))
+    cache.advance([(other, 40)])
+    device.execute()
+    device.held[other.slot.seq_id] = list(range(500, 540))
+    assert isinstance(cache.acquire([*range(50), *range(900, 1040)], (), 1.0), Full)
+    device.execute()
+    cache.check()
+    assert cache.match_length(list(range(100))) == 100
 
 
 def test_the_state_that_saves_least_is_evicted() -> None:

@@ -166,17 +166,56 @@ class Broken(DummyModel):
         return super().forward(chunks)
 
 
-@pytest.mark.parametrize("fault", [ModelError("decode failed"), RuntimeError("a bug")])
-def test_a_failed_step_ends_its_requests_only(fault: Exception) -> None:
+def test_a_failed_step_ends_its_requests_only() -> None:
     model = Broken(n_ctx=4096)
     engine = Engine(model, EngineConfig())
     engine.start()
     client = Client(engine)
-    model.fault = fault
+    model.fault = RuntimeError("a bug")
     assert isinstance(collect(client.ask("first"))[1], Failed)
     assert collect(client.ask("second"))[0] == "second"
     engine.cache.check()
     engine.stop()
+
+
+def test_a_broken_computation_is_begun_anew_once() -> None:
+    model = Broken(n_ctx=4096)
+    engine = Engine(model, EngineConfig())
+    engine.start()
+    client = Client(engine)
+    model.fault = ModelError("decode failed")
+    assert collect(client.ask("first"))[0] == "first"
+    engine.cache.check()
+    engine.stop()
+
+
+class Poisoned(DummyModel):
+    """Breaks whenever it goes on from a restored state."""
+
+    def restore(self, seq_id: SeqId, data: memoryview) -> None:
+        self._held[seq_id] = [0]
+
+
+def test_a_bad_snapshot_costs_one_computation() -> None:
+    engine = Engine(Poisoned(n_ctx=4096), EngineConfig())
+    engine.start()
+    client = Client(engine)
+    collect(client.ask("n" * 500))
+    with engine._lock:
+        assert engine.cache.offload_all(0.0)
+    assert collect(client.ask("n" * 500))[0] == "n" * 500
+    assert engine.inspect()["cache"]["host_snapshots"] == 0  # type: ignore[index]
+    engine.stop()
+
+
+def test_what_is_still_in_the_inbox_hears_of_the_end() -> None:
+    engine = Engine(DummyModel(row_s=0.001), EngineConfig(max_running=1))
+    engine.start()
+    client = Client(engine)
+    asked = [client.ask("q" * 400) for _ in range(4)]
+    engine.stop()
+    for events in asked:
+        assert isinstance(collect(events)[1], Failed)
 
 
 def test_no_room_is_survived() -> None:
