@@ -51,7 +51,7 @@ class Renderer:
         self, template: ChatTemplate, vocab: Vocab, rules: Rules, dialect: Dialect | None = None
     ) -> None:
         self._template = template
-        self._dialect = dialect or _dialect_of(template)
+        self._dialect = _understood(dialect or detect(template.source), template)
         self._rules = rules
         self._markup = Markup(vocab, template.source)
         self._tokenizer = PromptTokenizer(vocab, self._markup)
@@ -185,9 +185,8 @@ class _Draft:
         return self.template.render(messages, offered, generation)
 
 
-def _dialect_of(template: ChatTemplate) -> Dialect:
-    """The template's own dialect; also the one that is taught where it takes no tools."""
-    dialect = detect(template.source)
+def _understood(dialect: Dialect, template: ChatTemplate) -> Dialect:
+    """The dialect; also the one that the prompt teaches where the template takes no tools."""
     return dialect if template.takes_tools else dialect.also(hermes.DIALECT)
 
 

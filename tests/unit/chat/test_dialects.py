@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from itertools import count
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ratoon.chat.formats.schema import typed
 from ratoon.chat.formats.table import DIALECTS, detect
 from ratoon.chat.parser import Delta, ReplyParser, TextDelta, ToolEnd, ToolInput, ToolStart
+from ratoon.config import ToolDialect
 
 GOLDEN = Path(__file__).parent / "golden" / "dialects"
 MARK = "\n=====\n"
@@ -193,6 +196,46 @@ def test_text_around_calls_is_kept(dialect: str, before: str, after: str) -> Non
 )
 def test_a_template_tells_its_dialect(source: str, name: str) -> None:
     assert detect(source) is DIALECTS[name]
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "value"),
+    [
+        ("5", {"type": "string"}, "5"),
+        ("5", {"type": "integer"}, 5),
+        ("5", {"type": ["string", "null"]}, "5"),
+        ("null", {"type": ["string", "null"]}, None),
+        ("5", {"anyOf": [{"type": "integer"}, {"type": "string"}]}, 5),
+        ("5", {"anyOf": [{"type": "object"}, {"$ref": "#/x"}]}, 5),
+        ("True", {"type": "boolean"}, True),
+        ("yes", {"type": "boolean"}, "yes"),
+        ("1.5", {"type": "number"}, 1.5),
+        ("[1", {"type": "array"}, "[1"),
+        ("2", {"enum": ["1", "2"]}, "2"),
+        ("2", {"enum": [1, 2]}, 2),
+        ("2", {"const": "2"}, "2"),
+        ('"quoted"', None, '"quoted"'),
+        ('{"a": 1}', None, {"a": 1}),
+        ("NaN", None, "NaN"),
+        ("9" * 5000, {"type": "integer"}, "9" * 5000),
+        ("[" * 100_000, {"type": "array"}, "[" * 100_000),
+    ],
+)
+def test_bare_text_is_typed_by_the_schema(text: str, schema: object, value: object) -> None:
+    found = typed(text, schema)
+    assert (type(found), found) == (type(value), value)
+
+
+@each_dialect
+def test_deep_nesting_is_text_or_a_call_but_no_error(dialect: str) -> None:
+    for form in DIALECTS[dialect].forms:
+        for opening in ("[", "{", '{"a":', "f(a=[", "call:f{a:["):
+            reply = form.start + opening + "[" * 50_000 + form.end
+            assert shown(parse(dialect, reply.encode()))
+
+
+def test_every_dialect_can_be_set() -> None:
+    assert get_args(ToolDialect) == ("auto", *DIALECTS)
 
 
 def test_forms_of_two_dialects_together() -> None:
