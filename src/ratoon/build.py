@@ -10,6 +10,7 @@ from typing import Any
 
 from ratoon.api.app import create_app
 from ratoon.api.service import ApiSettings, Service
+from ratoon.chat.formats.table import DIALECTS
 from ratoon.chat.normalise import Rules
 from ratoon.chat.render import Renderer
 from ratoon.chat.template import ChatTemplate
@@ -83,7 +84,7 @@ def _renderer(settings: Settings, model: Model) -> Renderer:
         fix_total_tokens=settings.fix_total_tokens,
         hoist_system=settings.hoist_system,
     )
-    return Renderer(template, vocab, rules)
+    return Renderer(template, vocab, rules, DIALECTS.get(settings.tool_dialect))
 
 
 def _template_source(file: Path | None, model: Model) -> str:

@@ -24,6 +24,20 @@ MAX_BATCH: Final = 1 << 20
 
 KvType = Literal["f16", "f32", "q8_0", "q4_0"]
 FlashAttention = Literal["auto", "on", "off"]
+ToolDialect = Literal[
+    "auto",
+    "hermes",
+    "qwen_xml",
+    "llama3",
+    "mistral",
+    "glm",
+    "deepseek",
+    "kimi",
+    "granite",
+    "phi",
+    "lfm2",
+    "gemma",
+]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
@@ -49,6 +63,9 @@ class Settings(BaseSettings):
     )
     chat_template: Path | None = Field(
         None, description="Jinja2 file used in place of the model's own chat template"
+    )
+    tool_dialect: ToolDialect = Field(
+        "auto", description="how the model writes tool calls; auto: as its chat template tells"
     )
 
     host: str = Field("127.0.0.1", description="address to listen on")

@@ -115,7 +115,13 @@ def _start(
         has_marks=has_cache_marks(asked),
         is_clamped=asked.max_tokens > n_free,
     )
-    parser = ReplyParser(asked.stop_sequences or (), prompt.parses_tools, partial(new_id, "toolu"))
+    parser = ReplyParser(
+        asked.stop_sequences or (),
+        prompt.parses_tools,
+        partial(new_id, "toolu"),
+        prompt.dialect,
+        prompt.schemas,
+    )
     stream = ReplyStream(head, parser)
     return reply_events(service, request, mailbox, stream, meter, receive)
 

@@ -6,13 +6,14 @@ lost, except the markup of calls and the blanks around them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from ratoon.chat.detokenizer import Detokenizer
 from ratoon.chat.formats import hermes
-from ratoon.chat.formats.call import Call
+from ratoon.chat.formats.call import Call, Dialect, Form, Tools
+from ratoon.chat.formats.scan import Body
 from ratoon.chat.stop import StopMatcher, n_partial
 
 
@@ -44,11 +45,16 @@ class ReplyParser:
     """Feed pieces, then finish once. The concatenated deltas do not depend on the pieces."""
 
     def __init__(
-        self, stop_sequences: Sequence[str], parses_tools: bool, tool_id: Callable[[], str]
+        self,
+        stop_sequences: Sequence[str],
+        parses_tools: bool,
+        tool_id: Callable[[], str],
+        dialect: Dialect = hermes.DIALECT,
+        tools: Tools = MappingProxyType({}),
     ) -> None:
         self._detokenizer = Detokenizer()
         self._stop = StopMatcher(stop_sequences)
-        self._calls = _CallSplitter(tool_id) if parses_tools else None
+        self._calls = _CallSplitter(tool_id, dialect, tools) if parses_tools else None
 
     @property
     def stopped(self) -> str | None:
@@ -72,11 +78,14 @@ class ReplyParser:
 class _CallSplitter:
     """Separates calls from text."""
 
-    def __init__(self, tool_id: Callable[[], str]) -> None:
+    def __init__(self, tool_id: Callable[[], str], dialect: Dialect, tools: Tools) -> None:
         self._tool_id = tool_id
+        self._forms = dialect.forms
+        self._tools = tools
         self._held = ""
-        self._body: _Body | None = None
+        self._body: Body | None = None
         self._is_after_call = False
+        self._has_spoken = False
 
     def feed(self, text: str) -> list[Delta]:
         deltas: list[Delta] = []
@@ -88,16 +97,19 @@ class _CallSplitter:
     def finish(self) -> list[Delta]:
         deltas: list[Delta] = []
         while self._body is not None:
-            body, self._body = self._body.text, None
-            first, end, rest = body.partition(hermes.END)
-            call = hermes.parse_call(body, is_cut=True) or hermes.parse_call(_without_end(body))
-            if call is None and end:
-                # A string in it never closed, so its end went unnoticed: the call is broken,
+            body, self._body = self._body, None
+            form, text = body.form, body.text
+            calls = form.parse(text, self._tools, is_cut=True)
+            if calls is None and (n_begun := n_partial(text, form.end)):
+                calls = form.parse(text[:-n_begun], self._tools)
+            if calls is None and form.end and form.end in text:
+                # Quotes in it never closed, so its end went unnoticed: the call is broken,
                 # and what follows it is read again.
-                self._emit(first, hermes.parse_call(first), hermes.END, deltas)
+                body.text, _, rest = text.partition(form.end)
+                self._emit(body, form.parse(body.text, self._tools), form.end, deltas)
                 deltas += self.feed(rest)
             else:
-                self._emit(body, call, "", deltas)
+                self._emit(body, calls, "", deltas)
         held, self._held = self._held, ""
         self._say(held, deltas)
         return deltas
@@ -105,77 +117,64 @@ class _CallSplitter:
     def _text(self, text: str, deltas: list[Delta]) -> str | None:
         """Emit text; what follows the start of a call is returned."""
         text = self._held + text
-        before, start, rest = text.partition(hermes.START)
-        if start:
-            spoken = before.rstrip()
-            self._held = before[len(spoken) :]
-            self._say(spoken, deltas)
-            self._body = _Body()
-            return rest
-        n_held = n_partial(text, hermes.START)
-        spoken = text[: len(text) - n_held].rstrip()
-        self._held = text[len(spoken) :]
+        found = min(
+            ((at, form.start, form) for form in self._forms if (at := self._find(form, text)) >= 0),
+            default=None,
+        )
+        n_held = 0 if found else max(self._n_begun(form, text) for form in self._forms)
+        end = found[0] if found else len(text) - n_held
+        spoken = text[:end].rstrip()
+        self._held = text[len(spoken) : end if found else None]
         self._say(spoken, deltas)
-        return None
+        if found is None:
+            return None
+        at, start, form = found
+        self._body = Body(form)
+        return text[at + len(start) :]
+
+    def _find(self, form: Form, text: str) -> int:
+        """Where the form starts in the text, or -1."""
+        if not form.is_opening:
+            return text.find(form.start)
+        n_blanks = len(text) - len(text.lstrip())
+        is_first = not self._has_spoken and text.startswith(form.start, n_blanks)
+        return n_blanks if is_first else -1
+
+    def _n_begun(self, form: Form, text: str) -> int:
+        """How many characters at the text's end may become a start of the form."""
+        if not form.is_opening:
+            return n_partial(text, form.start)
+        begun = text.lstrip()
+        return len(begun) * (not self._has_spoken and form.start.startswith(begun))
 
     def _say(self, text: str, deltas: list[Delta]) -> None:
         if text:
             _add_text(text.lstrip() if self._is_after_call else text, deltas)
             self._is_after_call = False
+            self._has_spoken = True
 
     def _call(self, text: str, deltas: list[Delta]) -> str | None:
         """Collect a call; what follows its end is returned."""
         assert self._body is not None
-        found = self._body.feed(text)
-        if found is None:
-            return None
-        body, rest = found
-        self._body = None
-        self._emit(body, hermes.parse_call(body), hermes.END, deltas)
+        rest = self._body.feed(text)
+        if rest is not None:
+            body, self._body = self._body, None
+            calls = body.form.parse(body.text, self._tools)
+            self._emit(body, calls, body.form.end, deltas)
         return rest
 
-    def _emit(self, body: str, call: Call | None, end: str, deltas: list[Delta]) -> None:
-        """The call, or the text that was no call, with the blanks held before it."""
+    def _emit(self, body: Body, calls: list[Call] | None, end: str, deltas: list[Delta]) -> None:
+        """The calls, or the text that was none, with the blanks held before it."""
         blanks, self._held = self._held, ""
-        if call is None:
-            self._say(blanks + hermes.START + body + end, deltas)
+        if not calls:
+            self._say(blanks + body.raw + end, deltas)
             return
-        deltas.append(ToolStart(self._tool_id(), call.name))
-        if call.arguments:
-            deltas.append(ToolInput(call.arguments))
-        deltas.append(ToolEnd())
+        for call in calls:
+            deltas.append(ToolStart(self._tool_id(), call.name))
+            if call.arguments:
+                deltas.append(ToolInput(call.arguments))
+            deltas.append(ToolEnd())
         self._is_after_call = True
-
-
-class _Body:
-    """The text of a call so far; finds its end, not one that is quoted in a JSON string."""
-
-    _MARKS = re.compile(rf'\\.|"|{hermes.END}', re.DOTALL)
-
-    def __init__(self) -> None:
-        self.text = ""
-        self._at = 0
-        self._is_quoted = False
-
-    def feed(self, text: str) -> tuple[str, str] | None:
-        """Body and rest, once the end is in."""
-        self.text += text
-        while mark := self._MARKS.search(self.text, self._at):
-            if mark.group() == hermes.END:
-                if not self._is_quoted:
-                    return self.text[: mark.start()], self.text[mark.end() :]
-            elif mark.group() == '"':
-                self._is_quoted = not self._is_quoted
-            self._at = mark.end()
-        # An escape or an end may have begun; it is looked at again when more is in.
-        n_begun = max(n_partial(self.text, hermes.END), self.text.endswith("\\"))
-        self._at = max(self._at, len(self.text) - n_begun)
-        return None
-
-
-def _without_end(body: str) -> str:
-    """The body less the beginning of an end that the reply stopped in."""
-    return body[: len(body) - n_partial(body, hermes.END)]
 
 
 def _add_text(text: str, deltas: list[Delta]) -> None:

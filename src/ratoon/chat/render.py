@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ratoon import wire
 from ratoon.chat import tools
 from ratoon.chat.arrange import arrange
 from ratoon.chat.convert import SEPARATOR, Converter, Entry
+from ratoon.chat.formats import hermes
+from ratoon.chat.formats.call import Dialect, Tools
+from ratoon.chat.formats.table import detect
 from ratoon.chat.normalise import Conversation, Rules, normalise
 from ratoon.chat.template import ChatTemplate, Message
 from ratoon.chat.tokens import Guard, Markup, PromptTokenizer
@@ -25,7 +28,8 @@ _MAX_MARKS = 8
 class Prompt:
     """``boundaries``: ascending token offsets, each below ``len(tokens)``, worth a saved state.
     ``fired``: how often each rule changed something. ``has_late_run``: system messages follow
-    the first user message directly, so that hoisting them makes a difference."""
+    the first user message directly, so that hoisting them makes a difference. ``dialect`` and
+    ``schemas`` tell how to read calls in the reply."""
 
     tokens: list[int]
     boundaries: tuple[int, ...]
@@ -33,13 +37,21 @@ class Prompt:
     has_late_run: bool
     parses_tools: bool
     text_len: int
+    dialect: Dialect = hermes.DIALECT
+    schemas: Tools = field(default_factory=dict)
 
 
 class Renderer:
-    """Renders requests for one model. Equal normalised conversations give equal tokens."""
+    """Renders requests for one model. Equal normalised conversations give equal tokens.
 
-    def __init__(self, template: ChatTemplate, vocab: Vocab, rules: Rules) -> None:
+    Without a ``dialect`` the template tells how the model writes calls.
+    """
+
+    def __init__(
+        self, template: ChatTemplate, vocab: Vocab, rules: Rules, dialect: Dialect | None = None
+    ) -> None:
         self._template = template
+        self._dialect = _understood(dialect or detect(template.source), template)
         self._rules = rules
         self._markup = Markup(vocab, template.source)
         self._tokenizer = PromptTokenizer(vocab, self._markup)
@@ -60,6 +72,8 @@ class Renderer:
             has_late_run=conversation.has_late_run,
             parses_tools=bool(draft.tools) and not chooses_none,
             text_len=len(text) - text.count(draft.guard.sentinel),
+            dialect=self._dialect,
+            schemas=tools.schemas(request.tools),
         )
 
     def _draft(self, request: wire.CountTokensRequest, conversation: Conversation) -> _Draft:
@@ -169,6 +183,11 @@ class _Draft:
     def _render(self, messages: list[Message], n_tools: int, generation: bool) -> str:
         offered = self.tools[:n_tools] if n_tools and self.template.takes_tools else None
         return self.template.render(messages, offered, generation)
+
+
+def _understood(dialect: Dialect, template: ChatTemplate) -> Dialect:
+    """The dialect; also the one that the prompt teaches where the template takes no tools."""
+    return dialect if template.takes_tools else dialect.also(hermes.DIALECT)
 
 
 def _check(request: wire.CountTokensRequest, conversation: Conversation) -> None:

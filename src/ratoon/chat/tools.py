@@ -55,6 +55,11 @@ def definition(tool: wire.Tool) -> dict[str, Any]:
     }
 
 
+def schemas(tools: Sequence[wire.Tool] | None) -> dict[str, dict[str, Any]]:
+    """The arguments' schema of every tool by name, those loaded later included."""
+    return {tool.name: tool.input_schema or _NO_PARAMETERS for tool in tools or ()}
+
+
 def section(definitions: Sequence[dict[str, Any]]) -> str:
     """What a system message says of the tools, for a template that has no place for them."""
     lines = "\n".join(to_json(item) for item in definitions)

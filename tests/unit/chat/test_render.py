@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ratoon.chat.formats.table import DIALECTS
 from ratoon.chat.normalise import Rules
+from ratoon.chat.render import Renderer
 from ratoon.errors import InvalidRequest
 from tests.unit.chat.fakes import (
     CHATML,
@@ -17,6 +19,7 @@ from tests.unit.chat.fakes import (
     renderer,
     request,
     shown,
+    template,
     text,
     tool,
     tool_result,
@@ -178,6 +181,22 @@ def test_tool_choice_none_keeps_the_prompt() -> None:
     assert auto.tokens == none.tokens
     assert auto.parses_tools
     assert not none.parses_tools
+
+
+def test_a_reply_is_read_in_the_dialect_of_the_template() -> None:
+    tools = [tool("read"), tool("later", defer_loading=True)]
+    prompt = renderer(CHATML_TOOLS).render(request(("user", "x"), tools=tools))
+    assert prompt.dialect is DIALECTS["hermes"]
+    assert list(prompt.schemas) == ["read", "later"]
+
+
+def test_the_form_that_the_prompt_teaches_is_understood_too() -> None:
+    taught = DIALECTS["hermes"].forms
+    for chosen in (None, DIALECTS["kimi"]):
+        source = CHATML + "{# <|tool_calls_section_begin|> #}"
+        given = Renderer(template(source), ByteVocab(), Rules(), chosen)
+        forms = given.render(request(("user", "x"), tools=[tool("read")])).dialect.forms
+        assert forms == DIALECTS["kimi"].forms + taught
 
 
 def test_final_assistant_text_is_continued() -> None:

@@ -1,5 +1,8 @@
-"""Dialects of tool calls, one module each, all with the same three names.
+"""Dialects of tool calls, one module each, all with the same name.
 
-``START``, ``END``  the texts around a call
-``parse_call``      the text between them → the call, or None where it is not one
+``DIALECT``   how the family's models write calls
+``parse``     the body of a call → the calls, or None where it is none; shared ones stand in
+              ``json_text``, ``tagged``, ``section`` and ``literal``
+
+``table`` lists them all and tells which one a chat template speaks.
 """

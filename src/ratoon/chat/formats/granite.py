@@ -1,0 +1,15 @@
+"""Granite: an array of JSON objects behind a special token, or Hermes tags."""
+
+from __future__ import annotations
+
+from ratoon.chat.formats import hermes
+from ratoon.chat.formats.call import Dialect, Form
+from ratoon.chat.formats.json_text import QUOTES, parse_objects
+
+DIALECT = Dialect(
+    "granite",
+    (
+        Form("<|tool_call|>", parse_objects, quotes=QUOTES),
+        Form(hermes.START, parse_objects, hermes.END, quotes=QUOTES),
+    ),
+)

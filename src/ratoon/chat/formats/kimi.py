@@ -1,0 +1,26 @@
+"""Kimi K2: a section of calls; a call's id carries its name."""
+
+from __future__ import annotations
+
+import re
+
+from ratoon.chat.formats.call import Call, Dialect, Form, Tools
+from ratoon.chat.formats.json_text import QUOTES
+from ratoon.chat.formats.section import parse_section
+
+START = "<|tool_calls_section_begin|>"
+END = "<|tool_calls_section_end|>"
+
+_HEAD = re.compile(
+    r"<\|tool_call_begin\|>\s*(?:functions\.)?([^\s<]+?)(?::\d+)?\s*"
+    r"<\|tool_call_argument_begin\|>\s*"
+)
+_TAIL = re.compile(r"\s*<\|tool_call_end\|>\s*")
+
+
+def parse(body: str, tools: Tools, *, is_cut: bool = False) -> list[Call] | None:
+    """All calls of a section."""
+    return parse_section(body, _HEAD, _TAIL, is_cut=is_cut)
+
+
+DIALECT = Dialect("kimi", (Form(START, parse, END, quotes=QUOTES),))

@@ -1,0 +1,245 @@
+"""Every dialect of tool calls: transcripts, and what holds for all of them."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ratoon.chat.formats.schema import typed
+from ratoon.chat.formats.table import DIALECTS, detect
+from ratoon.chat.parser import Delta, ReplyParser, TextDelta, ToolEnd, ToolInput, ToolStart
+from ratoon.config import ToolDialect
+
+GOLDEN = Path(__file__).parent / "golden" / "dialects"
+MARK = "\n=====\n"
+SCHEMAS = {
+    "read": {
+        "type": "object",
+        "properties": {
+            "path": {"type": "string"},
+            "limit": {"type": "integer"},
+            "deep": {"type": ["boolean", "null"]},
+            "tags": {"type": "array"},
+        },
+    },
+    "stop": {"type": "object", "properties": {}},
+}
+TRANSCRIPTS = sorted(GOLDEN.glob("*.txt"))
+
+each_dialect = pytest.mark.parametrize("dialect", DIALECTS)
+
+
+def parse(dialect: str, *pieces: bytes) -> list[Delta]:
+    """The deltas, neighbouring texts joined."""
+    ids = count(1)
+    parser = ReplyParser((), True, lambda: f"t{next(ids)}", DIALECTS[dialect], SCHEMAS)
+    deltas = [delta for piece in pieces for delta in parser.feed(piece)] + parser.finish()
+    joined: list[Delta] = []
+    for delta in deltas:
+        match joined[-1:], delta:
+            case [TextDelta(before)], TextDelta(text):
+                joined[-1] = TextDelta(before + text)
+            case _:
+                joined.append(delta)
+    return joined
+
+
+def shown(deltas: list[Delta]) -> str:
+    """One delta a line, as a transcript shows them."""
+    lines = []
+    for delta in deltas:
+        match delta:
+            case TextDelta(text):
+                lines.append(f"text {json.dumps(text, ensure_ascii=False)}")
+            case ToolStart(_, name):
+                lines.append(f"call {name}")
+            case ToolInput(partial):
+                lines.append(f"  {partial}")
+    return "\n".join(lines)
+
+
+def replies_of(dialect: str) -> list[str]:
+    """Each reply of the dialect's transcripts."""
+    texts = [f.read_text() for f in TRANSCRIPTS if f.name.split(".")[0] == dialect]
+    return [part for text in texts for part in text.rstrip("\n").split(MARK)[::2]]
+
+
+@pytest.mark.parametrize("file", TRANSCRIPTS, ids=lambda file: file.stem)
+def test_transcripts(file: Path) -> None:
+    parts = file.read_text().rstrip("\n").split(MARK)
+    for reply, expected in zip(parts[::2], parts[1::2], strict=True):
+        assert shown(parse(file.stem, reply.encode())) == expected
+
+
+@each_dialect
+def test_each_dialect_has_a_transcript(dialect: str) -> None:
+    assert replies_of(dialect)
+
+
+@each_dialect
+def test_no_start_hides_another(dialect: str) -> None:
+    starts = [form.start for form in DIALECTS[dialect].forms]
+    clashes = [(a, b) for a in starts for b in starts if a != b and b.startswith(a)]
+    assert not clashes
+
+
+@each_dialect
+def test_arguments_of_whole_calls_are_json_objects(dialect: str) -> None:
+    deltas = parse(dialect, replies_of(dialect)[0].encode())
+    inputs = [delta.partial_json for delta in deltas if isinstance(delta, ToolInput)]
+    assert inputs
+    assert all(isinstance(json.loads(text), dict) for text in inputs)
+
+
+@each_dialect
+def test_a_reply_cut_anywhere_keeps_its_first_call_or_its_text(dialect: str) -> None:
+    reply = replies_of(dialect)[0]
+    whole = parse(dialect, reply.encode())
+    names = [delta.name for delta in whole if isinstance(delta, ToolStart)]
+    for end in range(len(reply)):
+        deltas = parse(dialect, reply[:end].encode())
+        found = [delta.name for delta in deltas if isinstance(delta, ToolStart)]
+        assert found == names[: len(found)]
+        if not found:
+            assert "".join(d.text for d in deltas if isinstance(d, TextDelta)) == reply[:end]
+
+
+@st.composite
+def replies(draw: st.DrawFn, dialect: str) -> str:
+    """The dialect's replies, cut up and mixed with what else may come."""
+    own = replies_of(dialect)
+    marks = [text for form in DIALECTS[dialect].forms for text in (form.start, form.end)]
+    marks += [
+        text for form in DIALECTS[dialect].forms for pair in form.quotes.items() for text in pair
+    ]
+    noise = ["é", "\\", '"', "{", "}", "[", "]", " ", "\n", "text", "read", "<", "1", ",", ":", ";"]
+    pieces: list[str] = []
+    for _ in range(draw(st.integers(0, 6))):
+        if draw(st.booleans()):
+            reply = draw(st.sampled_from(own))
+            a, b = sorted(draw(st.tuples(*[st.integers(0, len(reply))] * 2)))
+            pieces.append(reply if draw(st.booleans()) else reply[a:b])
+        else:
+            pieces.append(draw(st.sampled_from(marks + noise) | st.text(max_size=2)))
+    return "".join(pieces)
+
+
+@each_dialect
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_any_split_gives_the_same_deltas(dialect: str, data: st.DataObject) -> None:
+    raw = data.draw(replies(dialect)).encode()
+    cuts = data.draw(st.lists(st.integers(0, len(raw))))
+    edges = [0, *sorted(cuts), len(raw)]
+    whole = parse(dialect, raw)
+    pieces = [raw[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    assert parse(dialect, *pieces) == whole
+    assert parse(dialect, *(raw[n : n + 1] for n in range(len(raw)))) == whole
+
+
+@each_dialect
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_text_is_never_lost(dialect: str, data: st.DataObject) -> None:
+    reply = data.draw(replies(dialect))
+    deltas = parse(dialect, reply.encode())
+    texts = [delta.text for delta in deltas if isinstance(delta, TextDelta)]
+    if len(texts) == len(deltas):
+        assert "".join(texts) == reply
+    at = 0
+    for text in texts:
+        at = reply.index(text, at) + len(text)
+    n_starts = sum(isinstance(delta, ToolStart) for delta in deltas)
+    assert n_starts == sum(isinstance(delta, ToolEnd) for delta in deltas)
+
+
+@each_dialect
+@settings(max_examples=40, deadline=None)
+@given(before=st.text("ab .\n", max_size=5), after=st.text("ab .\n", max_size=5))
+def test_text_around_calls_is_kept(dialect: str, before: str, after: str) -> None:
+    reply = replies_of(dialect)[0]
+    is_opening = all(form.is_opening for form in DIALECTS[dialect].forms)
+    before = before if not is_opening else ""
+    texts = [
+        d.text
+        for d in parse(dialect, f"{before}\n{reply}\n{after}".encode())
+        if isinstance(d, TextDelta)
+    ]
+    kept = "".join("".join(texts).split())
+    assert kept.startswith("".join(before.split()))
+    assert kept.endswith("".join(after.split()))
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("<tool_call>{{ call | tojson }}</tool_call>", "hermes"),
+        ("<tool_call><function=f><parameter=k>v</parameter></function></tool_call>", "qwen_xml"),
+        ('<|start_header_id|>{"name": f, "parameters": {}}', "llama3"),
+        ("[TOOL_CALLS]{{ name }}[ARGS]", "mistral"),
+        ("<tool_call>f<arg_key>k</arg_key></tool_call>", "glm"),
+        ("<｜tool▁calls▁begin｜>", "deepseek"),
+        ("<|tool_calls_section_begin|>", "kimi"),
+        ("<|start_of_role|>assistant<tool_call>", "granite"),
+        ("<|system|><|tool|>{{ tools }}<|/tool|>", "phi"),
+        ("<|tool_list_start|>", "lfm2"),
+        ("<start_of_turn>model", "gemma"),
+        ("<|tool_call>call:f{}<tool_call|>", "gemma"),
+        ("nothing known", "hermes"),
+    ],
+)
+def test_a_template_tells_its_dialect(source: str, name: str) -> None:
+    assert detect(source) is DIALECTS[name]
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "value"),
+    [
+        ("5", {"type": "string"}, "5"),
+        ("5", {"type": "integer"}, 5),
+        ("5", {"type": ["string", "null"]}, "5"),
+        ("null", {"type": ["string", "null"]}, None),
+        ("5", {"anyOf": [{"type": "integer"}, {"type": "string"}]}, 5),
+        ("5", {"anyOf": [{"type": "object"}, {"$ref": "#/x"}]}, 5),
+        ("True", {"type": "boolean"}, True),
+        ("yes", {"type": "boolean"}, "yes"),
+        ("1.5", {"type": "number"}, 1.5),
+        ("[1", {"type": "array"}, "[1"),
+        ("2", {"enum": ["1", "2"]}, "2"),
+        ("2", {"enum": [1, 2]}, 2),
+        ("2", {"const": "2"}, "2"),
+        ('"quoted"', None, '"quoted"'),
+        ('{"a": 1}', None, {"a": 1}),
+        ("NaN", None, "NaN"),
+        ("9" * 5000, {"type": "integer"}, "9" * 5000),
+        ("[" * 100_000, {"type": "array"}, "[" * 100_000),
+    ],
+)
+def test_bare_text_is_typed_by_the_schema(text: str, schema: object, value: object) -> None:
+    found = typed(text, schema)
+    assert (type(found), found) == (type(value), value)
+
+
+@each_dialect
+def test_deep_nesting_is_text_or_a_call_but_no_error(dialect: str) -> None:
+    for form in DIALECTS[dialect].forms:
+        for opening in ("[", "{", '{"a":', "f(a=[", "call:f{a:["):
+            reply = form.start + opening + "[" * 50_000 + form.end
+            assert shown(parse(dialect, reply.encode()))
+
+
+def test_every_dialect_can_be_set() -> None:
+    assert get_args(ToolDialect) == ("auto", *DIALECTS)
+
+
+def test_forms_of_two_dialects_together() -> None:
+    both = DIALECTS["glm"].also(DIALECTS["hermes"])
+    assert [form.parse for form in both.forms] == [DIALECTS["hermes"].forms[0].parse]
+    both = DIALECTS["deepseek"].also(DIALECTS["hermes"])
+    assert len(both.forms) == 2
