@@ -31,7 +31,7 @@ class Live:
         running: Any = self.engine.inspect()["running"]
         return list(running)
 
-    def wait_for(self, what: Callable[[Running], bool], limit_s: float = 10.0) -> Running:
+    def wait_for(self, what: Callable[[Running], bool], limit_s: float = 60.0) -> Running:
         """The running requests once ``what`` holds for them; fails if it never does."""
         deadline = time.monotonic() + limit_s
         while not what(running := self.running):
@@ -39,7 +39,7 @@ class Live:
             time.sleep(0.005)
         return running
 
-    def wait_until_idle(self, limit_s: float = 10.0) -> None:
+    def wait_until_idle(self, limit_s: float = 60.0) -> None:
         """No request holds a slot any more."""
         self.wait_for(lambda running: not running, limit_s)
         assert self.engine.inspect()["waiting"] == []

@@ -52,14 +52,14 @@ def url(server_url: str, switch: Switch, service: Service) -> str:
 
 @pytest.fixture(scope="session")
 def shared_http(server_url: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server_url, timeout=10) as client:
+    with httpx.Client(base_url=server_url, timeout=60) as client:
         yield client
 
 
 @pytest.fixture(scope="session")
 def shared_client(server_url: str) -> Iterator[anthropic.Anthropic]:
     with anthropic.Anthropic(
-        base_url=server_url, api_key="any", max_retries=0, timeout=10
+        base_url=server_url, api_key="any", max_retries=0, timeout=60
     ) as client:
         yield client
 

@@ -89,7 +89,7 @@ class ScriptedEngine:
         figures = {"host_bytes": 7, "device_tokens": 8, "tree_nodes": 9}
         return {"running": [{}, {}], "waiting": [], "cache": figures}
 
-    def wait_for(self, what: Callable[[ScriptedEngine], object], limit_s: float = 3.0) -> float:
+    def wait_for(self, what: Callable[[ScriptedEngine], object], limit_s: float = 30.0) -> float:
         """Seconds until ``what`` held; fails if it never did."""
         began_s = time.monotonic()
         while not what(self):

@@ -69,7 +69,7 @@ def prompt_of(usage: anthropic.types.Usage) -> int:
     return usage.input_tokens + (created or 0) + (read or 0)
 
 
-def until(what: Any, limit_s: float = 3.0) -> None:
+def until(what: Any, limit_s: float = 30.0) -> None:
     began_s = time.monotonic()
     while not what():
         assert time.monotonic() - began_s < limit_s, "it did not happen"

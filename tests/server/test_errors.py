@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import anthropic
 import httpx
 import pytest
+from pydantic import ValidationError
 
+from ratoon import wire
 from ratoon.api.app import create_app
 from ratoon.api.service import ApiSettings, Service
 from ratoon.engine.events import Failed, Finished, FinishReason, Started, Token
@@ -114,7 +115,7 @@ def test_broken_json_is_named(http: httpx.Client) -> None:
 @pytest.mark.parametrize("n_bytes", [1_000_001, 3_000_000, 20_000_000])
 def test_a_body_over_the_limit(url: str, is_chunked: bool, n_bytes: int) -> None:
     parts = (b"x" * 65_536 for _ in range(n_bytes // 65_536 + 1))
-    with httpx.Client(base_url=url, timeout=10) as http:
+    with httpx.Client(base_url=url, timeout=60) as http:
         try:
             response = http.post("/v1/messages", content=parts if is_chunked else b"x" * n_bytes)
         except httpx.WriteError:
@@ -277,12 +278,12 @@ KEY = "sk-sëcret".encode()
 
 def test_a_million_wrong_items_are_refused_at_the_first(http: httpx.Client) -> None:
     body = '{"model": "x", "max_tokens": 1, "messages": [' + "0," * 400_000 + "0]}"
-    began_s = time.monotonic()
     response = http.post("/v1/messages", content=body)
     assert response.status_code == 400
     assert error_of(response)["message"].startswith("messages.0: ")
-    # telling all of them took 20 times as long
-    assert time.monotonic() - began_s < 3.0
+    with pytest.raises(ValidationError) as caught:
+        wire.MessagesRequest.model_validate_json(body)
+    assert caught.value.error_count() == 1
 
 
 def test_too_many_stop_sequences(http: httpx.Client) -> None:

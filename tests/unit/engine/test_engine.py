@@ -42,7 +42,7 @@ def chatml(model: object, text: str) -> list[int]:
 def collect(events: queue.Queue[Event]) -> tuple[str, Event]:
     pieces = b""
     while True:
-        event = events.get(timeout=20)
+        event = events.get(timeout=60)
         if isinstance(event, Token):
             pieces += event.piece
         elif not isinstance(event, Started):
@@ -117,7 +117,7 @@ def test_cancel_ends_a_request_within_a_step() -> None:
     engine = Engine(DummyModel(n_ctx=1 << 16, n_batch=64, row_s=0.0005), EngineConfig())
     engine.start()
     events = Client(engine).ask("z" * 20_000)
-    assert isinstance(events.get(timeout=10), Started)
+    assert isinstance(events.get(timeout=60), Started)
     engine.cancel("r1")
     assert collect(events)[1] == Finished(FinishReason.CANCELLED, 0)
     assert engine.inspect()["running"] == []
@@ -144,7 +144,7 @@ def test_stop_fails_what_is_unfinished() -> None:
     engine.start()
     client = Client(engine)
     ends = [client.ask("q" * 5000), client.ask("w" * 5000)]
-    assert isinstance(ends[0].get(timeout=10), Started)
+    assert isinstance(ends[0].get(timeout=60), Started)
     engine.stop()
     for events in ends:
         _, end = collect(events)
