@@ -25,9 +25,8 @@ from ratoon.api.usage import has_cache_marks
 from ratoon.chat.parser import ReplyParser
 from ratoon.chat.render import Prompt
 from ratoon.engine.request import Request, SamplingParams
+from ratoon.engine.sampler import MIN_TEMPERATURE
 from ratoon.errors import PromptTooLong
-
-_LEAST_TEMPERATURE = 1e-5  # below it logits overflow when divided, and greedy is the same
 
 
 async def create_message(http: HttpRequest) -> Response:
@@ -131,7 +130,7 @@ def _sampling(asked: wire.MessagesRequest, defaults: SamplingParams) -> Sampling
     temperature = defaults.temperature if asked.temperature is None else asked.temperature
     return replace(
         defaults,
-        temperature=temperature if temperature > _LEAST_TEMPERATURE else 0.0,
+        temperature=temperature if temperature > MIN_TEMPERATURE else 0.0,
         top_p=defaults.top_p if asked.top_p is None else asked.top_p,
         top_k=defaults.top_k if asked.top_k is None else asked.top_k,
     )

@@ -151,7 +151,6 @@ class PrefixCache:
         slot = lease.slot
         del self._leases[slot]
         self.tree.unlock(slot.node)
-        self._ops.append(Drop(slot.seq_id))
         self._free(slot)
 
     def discard_parked(self, seq_ids: set[SeqId]) -> None:
@@ -194,7 +193,8 @@ class PrefixCache:
         if takes_over and slot is not None:
             if not self._make_room_by_cut(need, slot, source.n_tokens, now):
                 return None
-            self._cut(slot, source.n_tokens)
+            if slot.n_tokens > source.n_tokens:
+                self._cut(slot, source.n_tokens)
             slot.is_leased = True
             return slot
         taken = self.pool.take(self.tree.root, source.n_tokens)
@@ -314,8 +314,7 @@ class PrefixCache:
         self.tree.prune(node)
 
     def _cut(self, slot: Slot, n_keep: int) -> None:
-        if slot.n_tokens > n_keep:
-            self._ops.append(Drop(slot.seq_id, n_keep))
+        self._ops.append(Drop(slot.seq_id, n_keep))
         if self.cells is not None:
             self.cells.cut(slot.seq_id, n_keep)
         slot.n_tokens = n_keep

@@ -100,7 +100,7 @@ class Engine:
             raise InternalError("an empty prompt can't be continued")
         with self._wake:
             if self._is_stopping:
-                raise Overloaded("Overloaded: the server is shutting down")
+                raise _shutting_down()
             if len(self._inbox) + len(self.scheduler.waiting) >= self.scheduler.config.max_queue:
                 raise Overloaded("Overloaded: too many requests are waiting")
             request.timings.arrived_s = self._clock()
@@ -142,11 +142,9 @@ class Engine:
                 log.exception("a step failed")
                 self._recover(InternalError(f"internal error: {type(error).__name__}"))
         self._drain_inbox()
-        self._fail_running(Overloaded("Overloaded: the server is shutting down"))
+        self._fail_running(_shutting_down())
         with self._lock:
-            emissions = self.scheduler.fail_waiting(
-                Overloaded("Overloaded: the server is shutting down"), self._clock()
-            )
+            emissions = self.scheduler.fail_waiting(_shutting_down(), self._clock())
         self._emit(emissions)
 
     def _recover(self, error: InternalError) -> None:
@@ -287,6 +285,10 @@ class Engine:
                 request.emit(event)
             except Exception:  # the listener's boundary: its loop may be gone
                 log.debug("an event found no listener", exc_info=True)
+
+
+def _shutting_down() -> Overloaded:
+    return Overloaded("Overloaded: the server is shutting down")
 
 
 def cache_config(model: Model, config: EngineConfig) -> CacheConfig:

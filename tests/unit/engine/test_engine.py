@@ -189,25 +189,6 @@ def test_a_broken_computation_is_begun_anew_once() -> None:
     engine.stop()
 
 
-class Poisoned(DummyModel):
-    """Breaks whenever it goes on from a restored state."""
-
-    def restore(self, seq_id: SeqId, data: memoryview) -> None:
-        self._held[seq_id] = [0]
-
-
-def test_a_bad_snapshot_costs_one_computation() -> None:
-    engine = Engine(Poisoned(n_ctx=4096), EngineConfig())
-    engine.start()
-    client = Client(engine)
-    collect(client.ask("n" * 500))
-    with engine._lock:
-        assert engine.cache.offload_all(0.0)
-    assert collect(client.ask("n" * 500))[0] == "n" * 500
-    assert engine.inspect()["cache"]["host_snapshots"] == 0  # type: ignore[index]
-    engine.stop()
-
-
 def test_what_is_still_in_the_inbox_hears_of_the_end() -> None:
     engine = Engine(DummyModel(row_s=0.001), EngineConfig(max_running=1))
     engine.start()
@@ -261,8 +242,16 @@ class Forgetful(DummyModel):
         raise BadState("a saved state was refused")
 
 
-def test_a_refused_snapshot_is_recomputed() -> None:
-    engine = Engine(Forgetful(n_ctx=4096), EngineConfig())
+class Poisoned(DummyModel):
+    """Breaks whenever it goes on from a restored state."""
+
+    def restore(self, seq_id: SeqId, data: memoryview) -> None:
+        self._held[seq_id] = [0]
+
+
+@pytest.mark.parametrize("kind", [Forgetful, Poisoned])
+def test_a_refused_or_bad_snapshot_costs_one_computation(kind: type[DummyModel]) -> None:
+    engine = Engine(kind(n_ctx=4096), EngineConfig())
     engine.start()
     client = Client(engine)
     collect(client.ask("n" * 500))
