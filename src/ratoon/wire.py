@@ -121,6 +121,24 @@ class ToolChoice(Wire):
     disable_parallel_tool_use: StrictBool = False
 
 
+class Thinking(Wire):
+    """Whether the model may reason first, and how much of that it may show."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: StrictInt | None = None
+    display: str | None = None  # "omitted" hides the text; every other value shows it
+
+
+class OutputFormat(Wire):
+    type: Literal["json_schema"]
+    json_schema: dict[str, Any] = Field(alias="schema")
+
+
+class OutputConfig(Wire):
+    effort: str | None = None
+    format: OutputFormat | None = None
+
+
 class CountTokensRequest(Wire):
     """What decides a prompt: the shared part of messages and count_tokens.
 
@@ -132,7 +150,9 @@ class CountTokensRequest(Wire):
     system: str | Items[TextBlock] | None = None
     tools: Items[Tool] | None = None
     tool_choice: ToolChoice | None = None
-    thinking: dict[str, Any] | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
     cache_control: CacheControl | None = None
 
 

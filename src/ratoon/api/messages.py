@@ -24,7 +24,7 @@ from ratoon.api.stream import MessageFold, ReplyHead, ReplyStream, WireEvent
 from ratoon.api.usage import has_cache_marks
 from ratoon.chat.parser import ReplyParser
 from ratoon.chat.render import Prompt
-from ratoon.engine.request import Request, SamplingParams
+from ratoon.engine.request import Guide, Request, SamplingParams
 from ratoon.engine.sampler import MIN_TEMPERATURE
 from ratoon.errors import PromptTooLong
 
@@ -36,7 +36,8 @@ async def create_message(http: HttpRequest) -> Response:
     asked = await to_thread.run_sync(parse_body, wire.MessagesRequest, body)
     prompt = await _render(service, asked, http.headers)
     service.metrics.count_normalisations(prompt.fired)
-    batches = _start(service, asked, prompt, meter, http.receive)
+    guide = await to_thread.run_sync(_guide, service, asked, prompt)
+    batches = _start(service, asked, prompt, guide, meter, http.receive)
     if asked.stream:
         first = await anext(batches)
         return EventStream(first, batches, service, http.state.request_id)
@@ -77,6 +78,10 @@ def _look(
     return service.renderer.render(asked), conversation_key(headers, asked)
 
 
+def _guide(service: Service, asked: wire.MessagesRequest, prompt: Prompt) -> Guide | None:
+    return service.guides.guide(asked, prompt) if service.guides else None
+
+
 async def _render_in_place(service: Service, asked: wire.CountTokensRequest) -> Prompt:
     return await to_thread.run_sync(partial(service.renderer.render, asked, hoist=False))
 
@@ -91,6 +96,7 @@ def _start(
     service: Service,
     asked: wire.MessagesRequest,
     prompt: Prompt,
+    guide: Guide | None,
     meter: Meter,
     receive: Receive,
 ) -> AsyncGenerator[list[WireEvent]]:
@@ -106,6 +112,7 @@ def _start(
         emit=mailbox.put,
         sampling=_sampling(asked, service.settings.sampling),
         boundaries=prompt.boundaries,
+        guide=guide,
     )
     head = ReplyHead(
         message_id=message_id,

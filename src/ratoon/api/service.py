@@ -10,7 +10,7 @@ from typing import Protocol
 from ratoon import wire
 from ratoon.api.forms import ConversationForms
 from ratoon.chat.render import Prompt
-from ratoon.engine.request import Request, SamplingParams
+from ratoon.engine.request import Guide, Request, SamplingParams
 from ratoon.metrics import Metrics
 
 
@@ -48,6 +48,14 @@ class Renderer(Protocol):
     def render(self, request: wire.CountTokensRequest, *, hoist: bool = True) -> Prompt: ...
 
 
+class Guides(Protocol):
+    """Makes the constraints of replies. Called from worker threads, several at once."""
+
+    def guide(self, request: wire.MessagesRequest, prompt: Prompt) -> Guide | None:
+        """None where the reply is free. Raises InvalidRequest for a schema that can't be kept."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ApiSettings:
     """``sampling`` is what a request gets where it says nothing."""
@@ -66,6 +74,7 @@ class Service:
 
     engine: Engine
     renderer: Renderer
+    guides: Guides | None = None
     metrics: Metrics = field(default_factory=Metrics)
     settings: ApiSettings = field(default_factory=ApiSettings)
     forms: ConversationForms = field(default_factory=ConversationForms)

@@ -16,6 +16,7 @@ from ratoon.chat.formats.call import Dialect, Tools
 from ratoon.chat.formats.table import detect
 from ratoon.chat.normalise import Conversation, Rules, normalise
 from ratoon.chat.template import ChatTemplate, Message
+from ratoon.chat.thinking import Reasoning
 from ratoon.chat.tokens import Guard, Markup, PromptTokenizer
 from ratoon.chat.vocab import Vocab
 from ratoon.errors import InvalidRequest
@@ -29,7 +30,8 @@ class Prompt:
     """``boundaries``: ascending token offsets, each below ``len(tokens)``, worth a saved state.
     ``fired``: how often each rule changed something. ``has_late_run``: system messages follow
     the first user message directly, so that hoisting them makes a difference. ``dialect`` and
-    ``schemas`` tell how to read calls in the reply."""
+    ``schemas`` tell how to read calls in the reply; ``schemas`` holds the tools that may be called
+    now. ``reasoning`` is None where the reply can't begin with any."""
 
     tokens: list[int]
     boundaries: tuple[int, ...]
@@ -39,6 +41,7 @@ class Prompt:
     text_len: int
     dialect: Dialect = hermes.DIALECT
     schemas: Tools = field(default_factory=dict)
+    reasoning: Reasoning | None = None
 
 
 class Renderer:

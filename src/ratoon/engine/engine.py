@@ -21,6 +21,10 @@ from ratoon.errors import ConfigError, InternalError, ModelError, Overloaded, Pr
 
 log = logging.getLogger("ratoon.engine")
 
+# For tests: the tokens that a request's reply begins with, whatever the model would say. Its
+# prompt is still computed and cached, as are these tokens. An end-of-turn token ends the reply.
+ForcedTokens = Callable[[Request], Sequence[int]]
+
 COPY_TAIL = 64  # where a fork copies the whole state, losing this much is cheaper
 
 
@@ -55,12 +59,14 @@ class Engine:
         *,
         cache: PrefixCache | None = None,
         clock: Callable[[], float] = time.monotonic,
+        forced_tokens: ForcedTokens | None = None,
     ) -> None:
         self.model = model
         self.model_name = config.model_name or model.name
         self.n_ctx = model.shape.n_ctx
         self.cache = cache or PrefixCache(cache_config(model, config))
         self.scheduler = Scheduler(_scheduler_config(model, config), self.cache)
+        self.forced_tokens = forced_tokens
         self._clock = clock
         self._journal = Journal(
             has_progress=config.has_progress, progress_step=config.progress_step
@@ -183,11 +189,15 @@ class Engine:
         emissions: list[Emission] = []
         with self._lock:
             for request in arrived:
-                self._samplers[request.id] = Sampler(request.sampling)
+                self._samplers[request.id] = self._sampler(request)
                 self.scheduler.add(request)
             for request_id in cancelled:
                 emissions += self.scheduler.cancel(request_id, self._clock())
         self._emit(emissions)
+
+    def _sampler(self, request: Request) -> Sampler:
+        forced = self.forced_tokens(request) if self.forced_tokens else ()
+        return Sampler(request.sampling, request.guide, forced)
 
     def _execute(self, ops: Sequence[CacheOp]) -> bool:
         """Run operations in order. A refused snapshot, and what was built on it, is forgotten and

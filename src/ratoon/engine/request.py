@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from ratoon.engine.events import Event
 
@@ -33,6 +34,21 @@ class SamplingParams:
     seed: int | None = None
 
 
+class Guide(Protocol):
+    """Decides which tokens may come next in one reply.
+
+    Used on the engine thread only. It follows the reply token by token, preemptions included.
+    """
+
+    def allowed(self) -> bytes | None:
+        """One bit for each token of the vocabulary, lowest bit first; None: any may come."""
+        ...
+
+    def accept(self, token: int) -> bool:
+        """Take in the next token. False: it may not come here after all; nothing has changed."""
+        ...
+
+
 @dataclass(slots=True)
 class Timings:
     """Clock readings of one request, in seconds on the engine's clock; ``None``: not reached."""
@@ -58,6 +74,7 @@ class Request:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     boundaries: tuple[int, ...] = ()
     priority: Priority = Priority.INTERACTIVE
+    guide: Guide | None = None
 
     state: RequestState = RequestState.WAITING
     output: list[int] = field(default_factory=list)

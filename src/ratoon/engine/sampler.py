@@ -2,23 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ratoon.engine.model import Logits
-from ratoon.engine.request import SamplingParams
+from ratoon.engine.request import Guide, SamplingParams
+from ratoon.errors import ModelError
 
 MIN_TEMPERATURE = 1e-5  # below it, dividing by it would overflow; the draw is greedy anyway
 
 
 class Sampler:
-    """One request's choice of tokens; holds its random generator."""
+    """One request's choice of tokens; holds its random generator.
 
-    def __init__(self, params: SamplingParams) -> None:
+    ``forced`` tokens come first, whatever the logits and the guide say.
+    """
+
+    def __init__(
+        self, params: SamplingParams, guide: Guide | None = None, forced: Sequence[int] = ()
+    ) -> None:
         self._params = params
+        self._guide = guide
+        self._forced = list(reversed(forced))
         self._random = np.random.default_rng(params.seed)
 
     def sample(self, logits: Logits) -> int:
-        """The next token. ``logits`` has shape (n_vocab,) and is not changed."""
+        """The next token. ``logits`` has shape (n_vocab,) and is not changed.
+
+        Raises ModelError when the guide lets no token come.
+        """
+        if self._forced:
+            return self._forced.pop()
+        guide = self._guide
+        if guide is None:
+            return self._draw(logits)
+        logits = _masked(logits, guide.allowed())
+        while logits.max() > -np.inf:
+            token = self._draw(logits)
+            if guide.accept(token):
+                return token
+            logits[token] = -np.inf
+        raise ModelError("no token fits the reply's grammar here")
+
+    def _draw(self, logits: Logits) -> int:
         params = self._params
         if params.temperature < MIN_TEMPERATURE:
             return int(np.argmax(logits))
@@ -29,6 +56,14 @@ class Sampler:
         keep = _nucleus(probs, params.top_p) & (probs >= params.min_p * probs.max())
         probs = np.where(keep, probs, 0.0)
         return int(self._random.choice(kept, p=probs / probs.sum()))
+
+
+def _masked(logits: Logits, allowed: bytes | None) -> Logits:
+    """A copy in which no token has a chance that is not allowed."""
+    if allowed is None:
+        return logits.copy()
+    bits = np.unpackbits(np.frombuffer(allowed, np.uint8), count=len(logits), bitorder="little")
+    return np.where(bits, logits, np.float32(-np.inf))
 
 
 def _top_k(logits: Logits, k: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
