@@ -10,14 +10,18 @@ from typing import Any, NamedTuple
 from ratoon import wire
 from ratoon.chat import tools
 from ratoon.chat.arrange import arrange
+from ratoon.chat.check import check_blocks
 from ratoon.chat.convert import SEPARATOR, Converter, Entry
+from ratoon.chat.edits import Applied, apply_edits
 from ratoon.chat.formats import hermes
 from ratoon.chat.formats.call import Dialect, Tools
 from ratoon.chat.formats.table import detect
 from ratoon.chat.normalise import Conversation, Rules, normalise
+from ratoon.chat.outline import Outline, outline
 from ratoon.chat.template import ChatTemplate, Message
 from ratoon.chat.thinking import Reasoning
 from ratoon.chat.tokens import Guard, Markup, PromptTokenizer
+from ratoon.chat.toolbox import Toolbox
 from ratoon.chat.vocab import Vocab
 from ratoon.errors import InvalidRequest
 
@@ -31,7 +35,8 @@ class Prompt:
     ``fired``: how often each rule changed something. ``has_late_run``: system messages follow
     the first user message directly, so that hoisting them makes a difference. ``dialect`` and
     ``schemas`` tell how to read calls in the reply; ``schemas`` holds the tools that may be called
-    now. ``reasoning`` is None where the reply can't begin with any."""
+    now. ``reasoning`` is None where the reply can't begin with any. ``edits``: the context edits
+    that took effect. ``outline``: digests of its parts."""
 
     tokens: list[int]
     boundaries: tuple[int, ...]
@@ -42,6 +47,8 @@ class Prompt:
     dialect: Dialect = hermes.DIALECT
     schemas: Tools = field(default_factory=dict)
     reasoning: Reasoning | None = None
+    edits: Sequence[Applied] = ()
+    outline: Outline = field(default_factory=Outline)
 
 
 class Renderer:
@@ -63,6 +70,7 @@ class Renderer:
         """Raises InvalidRequest for what the model or its template can't take."""
         conversation = normalise(request, self._rules, hoist=hoist)
         _check(request, conversation)
+        conversation, applied = self._edited(request, conversation)
         draft = self._draft(request, conversation)
         text = draft.text()
         tokenised = self._tokenizer.tokenize(text, draft.guard.sentinel, draft.cuts(text))
@@ -73,27 +81,43 @@ class Renderer:
             boundaries=tuple(sorted({n for n in tokenised.offsets if 0 < n < n_tokens})),
             fired=conversation.fired,
             has_late_run=conversation.has_late_run,
-            parses_tools=bool(draft.tools) and not chooses_none,
+            parses_tools=bool(draft.toolbox.schemas) and not chooses_none,
             text_len=len(text) - text.count(draft.guard.sentinel),
             dialect=self._dialect,
-            schemas=tools.schemas(request.tools),
+            schemas=draft.toolbox.schemas,
+            edits=applied,
+            outline=outline(conversation, draft.tools),
         )
+
+    def _edited(
+        self, request: wire.CountTokensRequest, conversation: Conversation
+    ) -> tuple[Conversation, Sequence[Applied]]:
+        if request.context_management is None:
+            return conversation, ()
+        edits, count = request.context_management.edits, self._tokenizer.count
+        n_head = 0
+        if any(isinstance(edit, wire.ClearToolUses) for edit in edits):
+            definitions = [tools.definition(tool) for tool in Toolbox(request.tools).head]
+            n_head += sum(count(tools.to_json(item)) for item in definitions)
+            n_head += sum(count(block.text) for block in conversation.system)
+        return apply_edits(conversation, edits, n_head, count)
 
     def _draft(self, request: wire.CountTokensRequest, conversation: Conversation) -> _Draft:
         """The request's guarded parts, with sentinels that the request does not contain."""
-        offered = tools.offered(request.tools)
         seen: set[str] = set()
         while True:
             guard = Guard(self._markup, seen)
+            toolbox = Toolbox(request.tools)
             draft = _Draft(
                 self._template,
                 guard,
+                toolbox,
                 system=[guard.text(block.text) for block in conversation.system],
-                tools=[guard.value(tools.definition(tool)) for tool in offered],
-                entries=Converter(self._template, guard).entries(conversation),
+                tools=[guard.value(tools.definition(tool)) for tool in toolbox.head],
+                entries=Converter(self._template, guard, toolbox).entries(conversation),
                 n_head=conversation.n_head,
                 marked_system=[bool(block.cache_control) for block in conversation.system],
-                marked_tools=[bool(tool.cache_control) for tool in offered],
+                marked_tools=[bool(tool.cache_control) for tool in toolbox.head],
             )
             if guard.is_sound:
                 return draft
@@ -114,6 +138,7 @@ class _Draft:
 
     template: ChatTemplate
     guard: Guard
+    toolbox: Toolbox
     system: list[str]
     tools: list[dict[str, Any]]
     entries: list[Entry]
@@ -196,6 +221,7 @@ def _understood(dialect: Dialect, template: ChatTemplate) -> Dialect:
 def _check(request: wire.CountTokensRequest, conversation: Conversation) -> None:
     if not request.messages:
         raise InvalidRequest("messages: at least one message is required")
+    check_blocks(request)
     spoken = [turn for turn in conversation.turns if turn.role != "system"]
     if not spoken:
         raise InvalidRequest("messages: at least one user message with content is required")

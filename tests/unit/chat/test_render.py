@@ -187,7 +187,7 @@ def test_a_reply_is_read_in_the_dialect_of_the_template() -> None:
     tools = [tool("read"), tool("later", defer_loading=True)]
     prompt = renderer(CHATML_TOOLS).render(request(("user", "x"), tools=tools))
     assert prompt.dialect is DIALECTS["hermes"]
-    assert list(prompt.schemas) == ["read", "later"]
+    assert list(prompt.schemas) == ["read"]
 
 
 def test_the_form_that_the_prompt_teaches_is_understood_too() -> None:
