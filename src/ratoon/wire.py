@@ -374,10 +374,38 @@ class MessagesRequest(CountTokensRequest):
     compaction: Any = None
 
 
+class CacheCreation(Wire):
+    """Nothing here expires by time, so what is kept is told under the default lifetime."""
+
+    ephemeral_5m_input_tokens: int = 0
+    ephemeral_1h_input_tokens: int = 0
+
+
+class ServerToolUsage(Wire):
+    web_search_requests: int = 0
+    web_fetch_requests: int = 0
+    tool_search_requests: int = 0
+
+
+class IterationUsage(Wire):
+    """One round of a reply in which the server ran tools."""
+
+    type: Literal["message"] = "message"
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    cache_creation: CacheCreation
+    output_tokens: int
+
+
 class Usage(Wire):
-    """Prompt tokens = input + cache_creation + cache_read."""
+    """Prompt tokens = input + cache_creation + cache_read; of all rounds, if there are several."""
 
     input_tokens: int
     cache_creation_input_tokens: int
     cache_read_input_tokens: int
+    cache_creation: CacheCreation = CacheCreation()
     output_tokens: int
+    service_tier: Literal["standard"] = "standard"
+    server_tool_use: ServerToolUsage | None = None
+    iterations: list[IterationUsage] | None = None

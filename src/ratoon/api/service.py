@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ratoon import wire
+from ratoon.api.diagnostics import Fingerprints
 from ratoon.api.forms import ConversationForms
 from ratoon.chat.render import Prompt
 from ratoon.engine.request import Guide, Request, SamplingParams
@@ -78,4 +79,5 @@ class Service:
     metrics: Metrics = field(default_factory=Metrics)
     settings: ApiSettings = field(default_factory=ApiSettings)
     forms: ConversationForms = field(default_factory=ConversationForms)
+    fingerprints: Fingerprints = field(default_factory=Fingerprints)
     clock: Callable[[], float] = time.monotonic

@@ -5,6 +5,7 @@ A reply is always produced as stream events; a reply that is not streamed is the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, assert_never
 
@@ -41,7 +42,8 @@ class Parser(Protocol):
 class ReplyHead:
     """What is known of a reply before it starts.
 
-    ``is_clamped``: the window, not the client, set the reply's limit.
+    ``is_clamped``: the window, not the client, set the reply's limit. ``edits``: the context edits
+    that took effect, None if none were asked for. ``diagnostics``: as the API answers them.
     """
 
     message_id: str
@@ -49,6 +51,12 @@ class ReplyHead:
     boundaries: tuple[int, ...] = ()
     has_marks: bool = False
     is_clamped: bool = False
+    edits: Sequence[dict[str, Any]] | None = None
+    diagnostics: dict[str, Any] | None = None
+
+    @property
+    def context_management(self) -> dict[str, Any] | None:
+        return None if self.edits is None else {"applied_edits": list(self.edits)}
 
 
 class ReplyStream:
@@ -92,6 +100,10 @@ class ReplyStream:
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
+            "stop_details": None,
+            "container": None,
+            "context_management": head.context_management,
+            "diagnostics": head.diagnostics,
             "usage": self._usage.model_dump(),
         }
         return [{"type": "message_start", "message": message}, PING]
@@ -123,12 +135,8 @@ class ReplyStream:
     def _end(self, stop_reason: str) -> list[WireEvent]:
         self.stop_reason = stop_reason
         usage = self._usage.model_copy(update={"output_tokens": self.n_output})
-        delta = {"stop_reason": stop_reason, "stop_sequence": self._parser.stopped}
-        return [
-            *self._close_block(),
-            {"type": "message_delta", "delta": delta, "usage": usage.model_dump()},
-            {"type": "message_stop"},
-        ]
+        ending = closing(stop_reason, self._parser.stopped, usage.model_dump(), self._head)
+        return [*self._close_block(), *ending]
 
     def _deltas(self, deltas: list[Delta]) -> list[WireEvent]:
         return [event for delta in deltas for event in self._delta(delta)]
@@ -173,6 +181,17 @@ class ReplyStream:
         return [{"type": "content_block_stop", "index": self._n_blocks - 1}]
 
 
+def closing(
+    stop_reason: str, stop_sequence: str | None, usage: dict[str, Any], head: ReplyHead
+) -> list[WireEvent]:
+    """The last events of a message."""
+    delta = {"stop_reason": stop_reason, "stop_sequence": stop_sequence}
+    end: WireEvent = {"type": "message_delta", "delta": delta, "usage": usage}
+    if head.edits is not None:
+        end["context_management"] = head.context_management
+    return [end, {"type": "message_stop"}]
+
+
 class MessageFold:
     """Adds stream events up to the message they tell."""
 
@@ -199,7 +218,7 @@ class MessageFold:
     def _fill(block: dict[str, Any], whole: str) -> None:
         if block["type"] == "text":
             block["text"] = whole
-        else:
+        elif "input" in block:
             block["input"] = _tool_input(whole)
 
 
