@@ -50,7 +50,7 @@ def uses(n: int) -> list[dict[str, Any]]:
     return messages
 
 
-def clearing(trigger: int) -> dict[str, Any]:
+def clearing(trigger: int) -> Any:
     edit = {
         "type": "clear_tool_uses_20250919",
         "trigger": {"type": "tool_uses", "value": trigger},

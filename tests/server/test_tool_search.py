@@ -148,20 +148,20 @@ def test_streamed_and_whole_replies_agree(
 ) -> None:
     body: Any = BODY
     with client.messages.stream(**body) as stream:
-        streamed = stream.get_final_message().to_dict()
+        streamed: dict[str, Any] = stream.get_final_message().to_dict()
     engine.script = Rounds(LOOK, ASK)
-    whole = http.post("/v1/messages", json=BODY).json()
+    whole: dict[str, Any] = http.post("/v1/messages", json=BODY).json()
     for message in (streamed, whole):
         Message.model_validate(message)
-        for block in message["content"]:  # type: ignore[attr-defined]
+        for block in message["content"]:
             for key in ("id", "tool_use_id"):
                 block.pop(key, None)
     assert streamed["content"] == whole["content"]
     assert streamed["stop_reason"] == whole["stop_reason"]
-    shared = set(streamed["usage"]) & set(whole["usage"])  # type: ignore[call-overload]
+    shared = set(streamed["usage"]) & set(whole["usage"])
     assert {"input_tokens", "cache_read_input_tokens", "output_tokens"} <= shared
     for key in ("input_tokens", "cache_read_input_tokens", "output_tokens"):
-        assert streamed["usage"][key] == whole["usage"][key]  # type: ignore[index]
+        assert streamed["usage"][key] == whole["usage"][key]
 
 
 def test_the_records_of_a_stream(http: httpx.Client, rounds: Rounds) -> None:

@@ -10,7 +10,7 @@ from ratoon import wire
 from ratoon.api.search import Splice, continued, search_tools
 from ratoon.api.stream import MessageFold, ReplyHead, ReplyStream, WireEvent
 from ratoon.chat.parser import ReplyParser
-from ratoon.engine.events import Finished, FinishReason, Started, Token
+from ratoon.engine.events import Event, Finished, FinishReason, Started, Token
 
 HEAD = ReplyHead("msg_1", "m")
 SEARCH = '<tool_call>{"name": "lookup", "arguments": {"query": "q"}}</tool_call>'
@@ -31,7 +31,7 @@ def batches(
     parser = ReplyParser((), True, lambda: f"toolu_{next(ids)}", tools=TOOLS)
     stream = ReplyStream(HEAD, parser)
     tokens = [Token(0, piece.encode()) for piece in pieces]
-    events = [Started(10, n_cached, "host"), *tokens, Finished(reason, len(pieces))]
+    events: list[Event] = [Started(10, n_cached, "host"), *tokens, Finished(reason, len(pieces))]
     return [stream.feed(event) for event in events]
 
 
@@ -159,11 +159,11 @@ USER = {"role": "user", "content": "x"}
 
 
 def test_the_next_round_is_asked_for_the_whole_reply() -> None:
-    said = [{"type": "text", "text": "a"}, RESULT]
+    said: list[dict[str, Any]] = [{"type": "text", "text": "a"}, RESULT]
     more = continued(asked(USER), said, 5)
     assert more.max_tokens == 5
     assert [m.role for m in more.messages] == ["user", "assistant"]
-    (text, result) = more.messages[1].content
+    text, result = list(more.messages[1].content)
     assert isinstance(text, wire.TextBlock)
     assert isinstance(result, wire.ToolSearchResultBlock)
 
