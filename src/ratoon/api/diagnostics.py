@@ -106,7 +106,7 @@ def _digest(tokens: Sequence[int]) -> bytes:
 class Fingerprints:
     """Those of the replies given last, by message id."""
 
-    capacity: int = 1024
+    capacity: int = 512
     _prints: OrderedDict[str, Fingerprint] = field(default_factory=OrderedDict)
 
     def remember(self, message_id: str, print_: Fingerprint) -> None:

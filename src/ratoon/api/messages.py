@@ -55,9 +55,10 @@ async def count_tokens(http: HttpRequest) -> Response:
     prompt = await _render(service, asked, http.headers, settles=False)
     counts: dict[str, object] = {"input_tokens": len(prompt.tokens)}
     if asked.context_management is not None:
-        original = asked.model_copy(update={"context_management": None}) if prompt.edits else asked
-        whole = await _render(service, original, http.headers, settles=False)
-        counts["context_management"] = {"original_input_tokens": len(whole.tokens)}
+        if prompt.edits:
+            whole = asked.model_copy(update={"context_management": None})
+            prompt = await _render(service, whole, http.headers, settles=False)
+        counts["context_management"] = {"original_input_tokens": len(prompt.tokens)}
     return JSONResponse(counts)
 
 
@@ -163,7 +164,7 @@ async def _round(
     head = replace(head, boundaries=prompt.boundaries, is_clamped=is_clamped)
     stream = ReplyStream(head, parser)
     batches = reply_events(service, request, mailbox, stream, meter, http.receive)
-    return Round(batches, stream)
+    return Round(batches, stream, prompt.searchable)
 
 
 def _sampling(asked: wire.MessagesRequest, defaults: SamplingParams) -> SamplingParams:

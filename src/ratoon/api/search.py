@@ -7,7 +7,7 @@ ends with the assistant, so the client's echo of the reply gives the same prompt
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +30,7 @@ class Round:
 
     batches: AsyncGenerator[list[WireEvent]]
     stream: ReplyStream
+    searchable: Sequence[wire.Tool]
 
 
 Begin = Callable[[wire.MessagesRequest, int], Awaitable[Round]]
@@ -39,7 +40,8 @@ async def with_searches(
     asked: wire.MessagesRequest, head: ReplyHead, first: Round, begin: Begin
 ) -> AsyncGenerator[list[WireEvent]]:
     """The reply's events, round after round. ``begin`` starts the round of a given number."""
-    splice = Splice(search_tools(asked), head)
+    kinds = search_tools(asked)
+    splice = Splice(kinds, head)
     part = first
     while True:
         async with aclosing(part.batches):
@@ -52,10 +54,10 @@ async def with_searches(
         call = splice.close_round(part.stream.n_output)
         n_left = asked.max_tokens - splice.n_output
         if call is None or n_left < 1:
-            if closing := splice.end("tool_use" if call is None else "max_tokens"):
-                yield closing
+            if last := splice.end("tool_use" if call is None else "max_tokens"):
+                yield last
             return
-        yield splice.answer(await to_thread.run_sync(_run, asked, call))
+        yield splice.answer(await to_thread.run_sync(_run, kinds[call["name"]], call, part))
         if splice.n_searches == MAX_SEARCHES:
             yield splice.end("pause_turn")
             return
@@ -94,10 +96,9 @@ def _joined(opening: wire.Message, said: wire.Message) -> wire.Message:
     return opening.model_copy(update={"content": [*head, *rest]})
 
 
-def _run(asked: wire.MessagesRequest, call: dict[str, Any]) -> dict[str, Any]:
+def _run(kind: Search, call: dict[str, Any], part: Round) -> dict[str, Any]:
     """The block that answers a call. On a worker thread: a catalogue may be large."""
-    deferred = [tool for tool in asked.tools or () if tool.defer_loading and not search_kind(tool)]
-    found = search(search_tools(asked)[call["name"]], call["input"], deferred)
+    found = search(kind, call["input"], part.searchable)
     return {
         "type": "tool_search_tool_result",
         "tool_use_id": call["id"],

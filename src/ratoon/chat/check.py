@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ratoon import wire
+from ratoon.chat.typed import complete
 from ratoon.errors import InvalidRequest
 
 _CALLS = wire.ToolUseBlock | wire.ServerToolUseBlock
@@ -42,6 +43,8 @@ def check_blocks(request: wire.CountTokensRequest) -> None:
                     f"{block.tool_use_id}. Each `tool_result` block must have a corresponding "
                     "`tool_use` block in the previous message."
                 )
+            case wire.ToolAdditionBlock(tool=wire.ToolDefined(definition=tool)):
+                complete(tool, f"{place}.tool.definition")
             case wire.ImageBlock():
                 raise InvalidRequest(f"{place}: image blocks are not supported by this model")
             case wire.DocumentBlock(source=wire.OtherSource()):

@@ -198,7 +198,7 @@ class Converter:
             name, tool = change.name, self._toolbox.load(change.name)
         else:
             name = change.definition.name
-            tool = self._toolbox.define(change.definition, "tool_addition.tool.definition")
+            tool = self._toolbox.define(change.definition)
         if tool is None:
             return tools.loaded([], [self._guard.text(name)])
         return tools.loaded([self._definition(tool)], [])

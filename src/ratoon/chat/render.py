@@ -35,8 +35,9 @@ class Prompt:
     ``fired``: how often each rule changed something. ``has_late_run``: system messages follow
     the first user message directly, so that hoisting them makes a difference. ``dialect`` and
     ``schemas`` tell how to read calls in the reply; ``schemas`` holds the tools that may be called
-    now. ``reasoning`` is None where the reply can't begin with any. ``edits``: the context edits
-    that took effect. ``outline``: digests of its parts."""
+    now. ``reasoning`` is None where the reply can't begin with any. ``searchable``: the tools that
+    a search may find. ``edits``: the context edits that took effect. ``outline``: digests of the
+    parts."""
 
     tokens: list[int]
     boundaries: tuple[int, ...]
@@ -47,6 +48,7 @@ class Prompt:
     dialect: Dialect = hermes.DIALECT
     schemas: Tools = field(default_factory=dict)
     reasoning: Reasoning | None = None
+    searchable: Sequence[wire.Tool] = ()
     edits: Sequence[Applied] = ()
     outline: Outline = field(default_factory=Outline)
 
@@ -85,6 +87,7 @@ class Renderer:
             text_len=len(text) - text.count(draft.guard.sentinel),
             dialect=self._dialect,
             schemas=draft.toolbox.schemas,
+            searchable=draft.toolbox.searchable,
             edits=applied,
             outline=outline(conversation, draft.tools),
         )

@@ -24,6 +24,7 @@ class Toolbox:
         self.head = [tool for tool in whole if not tool.defer_loading]
         self._known = {tool.name: tool for tool in whole}
         self._shown = {tool.name for tool in self.head}
+        self._removed: set[str] = set()
         self._callable = {tool.name: tool for tool in self.head}
 
     @property
@@ -31,20 +32,27 @@ class Toolbox:
         """The arguments' schema of every tool that may be called now, by name."""
         return {tool.name: tool.input_schema or NO_PARAMETERS for tool in self._callable.values()}
 
+    @property
+    def searchable(self) -> tuple[wire.Tool, ...]:
+        """The tools that a search may find: those left out of the head, and not removed."""
+        known = self._known.values()
+        return tuple(t for t in known if t.defer_loading and t.name not in self._removed)
+
     def load(self, name: str) -> wire.Tool | None:
         """The tool may be called from here on; it is returned if it has to be shown first."""
         tool = self._known.get(name)
         if tool is None:
             raise ToolReferenceUnresolved(name)
         self._callable[name] = tool
+        self._removed.discard(name)
         if name in self._shown:
             return None
         self._shown.add(name)
         return tool
 
-    def define(self, tool: wire.Tool, place: str) -> wire.Tool | None:
+    def define(self, tool: wire.Tool) -> wire.Tool | None:
         """Load a tool that is defined here; one of the same name gives way to it."""
-        whole = complete(tool, place)
+        whole = complete(tool, "tool_addition")
         if self._known.get(tool.name) != whole:
             self._known[tool.name] = whole
             self._shown.discard(tool.name)
@@ -55,3 +63,4 @@ class Toolbox:
         if name not in self._known:
             raise ToolReferenceUnresolved(name)
         self._callable.pop(name, None)
+        self._removed.add(name)

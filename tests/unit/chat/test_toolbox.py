@@ -155,6 +155,22 @@ def test_a_tool_that_is_defined_in_a_message() -> None:
     assert "Tool available: own" in shown(both)
 
 
+def test_a_search_may_find_what_is_deferred_and_not_removed() -> None:
+    def searchable(*messages: tuple[str, Any]) -> list[str]:
+        return [tool.name for tool in render(("user", "x"), *messages).searchable]
+
+    assert searchable() == ["later", "other"]
+    hidden = defined(**tool("own", defer_loading=True))
+    assert searchable(("system", [removal("later"), hidden])) == ["other", "own"]
+    assert searchable(("system", [removal("later"), addition("later")])) == ["later", "other"]
+
+
+def test_a_defined_tool_of_another_server() -> None:
+    search = defined(type="web_search_20250305", name="web_search")
+    with pytest.raises(InvalidRequest, match=r"messages\.1\.content\.0\.tool\.definition: "):
+        render(("user", "x"), ("system", [search]))
+
+
 @pytest.mark.parametrize("block", [addition("gone"), removal("gone")])
 def test_changes_of_unknown_tools(block: dict[str, Any]) -> None:
     with pytest.raises(ToolReferenceUnresolved):
