@@ -16,7 +16,7 @@ from ratoon.chat.formats.call import Dialect, Tools
 from ratoon.chat.formats.table import detect
 from ratoon.chat.normalise import Conversation, Rules, normalise
 from ratoon.chat.template import ChatTemplate, Message
-from ratoon.chat.thinking import Reasoning
+from ratoon.chat.thinking import Reasoning, ThinkMode, think_modes
 from ratoon.chat.tokens import Guard, Markup, PromptTokenizer
 from ratoon.chat.vocab import Vocab
 from ratoon.errors import InvalidRequest
@@ -31,7 +31,8 @@ class Prompt:
     ``fired``: how often each rule changed something. ``has_late_run``: system messages follow
     the first user message directly, so that hoisting them makes a difference. ``dialect`` and
     ``schemas`` tell how to read calls in the reply; ``schemas`` holds the tools that may be called
-    now. ``reasoning`` is None where the reply can't begin with any."""
+    now. ``reasoning`` is None where the reply can't begin with any; ``thinks``: it was asked for.
+    """
 
     tokens: list[int]
     boundaries: tuple[int, ...]
@@ -42,6 +43,7 @@ class Prompt:
     dialect: Dialect = hermes.DIALECT
     schemas: Tools = field(default_factory=dict)
     reasoning: Reasoning | None = None
+    thinks: bool = False
 
 
 class Renderer:
@@ -58,13 +60,16 @@ class Renderer:
         self._rules = rules
         self._markup = Markup(vocab, template.source)
         self._tokenizer = PromptTokenizer(vocab, self._markup)
+        self._think_modes = think_modes(template)
 
-    def render(self, request: wire.CountTokensRequest, *, hoist: bool = True) -> Prompt:
+    def render(
+        self, request: wire.CountTokensRequest, *, hoist: bool = True, thinks: bool = False
+    ) -> Prompt:
         """Raises InvalidRequest for what the model or its template can't take."""
         conversation = normalise(request, self._rules, hoist=hoist)
         _check(request, conversation)
-        draft = self._draft(request, conversation)
-        text = draft.text()
+        draft = self._draft(request, conversation, thinks)
+        text, is_continued = draft.text()
         tokenised = self._tokenizer.tokenize(text, draft.guard.sentinel, draft.cuts(text))
         n_tokens = len(tokenised.tokens)
         chooses_none = request.tool_choice is not None and request.tool_choice.type == "none"
@@ -77,9 +82,13 @@ class Renderer:
             text_len=len(text) - text.count(draft.guard.sentinel),
             dialect=self._dialect,
             schemas=tools.schemas(request.tools),
+            reasoning=None if is_continued else draft.mode.reasoning,
+            thinks=thinks,
         )
 
-    def _draft(self, request: wire.CountTokensRequest, conversation: Conversation) -> _Draft:
+    def _draft(
+        self, request: wire.CountTokensRequest, conversation: Conversation, thinks: bool
+    ) -> _Draft:
         """The request's guarded parts, with sentinels that the request does not contain."""
         offered = tools.offered(request.tools)
         seen: set[str] = set()
@@ -88,6 +97,8 @@ class Renderer:
             draft = _Draft(
                 self._template,
                 guard,
+                thinks,
+                self._think_modes[thinks],
                 system=[guard.text(block.text) for block in conversation.system],
                 tools=[guard.value(tools.definition(tool)) for tool in offered],
                 entries=Converter(self._template, guard).entries(conversation),
@@ -114,6 +125,8 @@ class _Draft:
 
     template: ChatTemplate
     guard: Guard
+    thinks: bool
+    mode: ThinkMode
     system: list[str]
     tools: list[dict[str, Any]]
     entries: list[Entry]
@@ -121,8 +134,9 @@ class _Draft:
     marked_system: Sequence[bool]
     marked_tools: Sequence[bool]
 
-    def text(self) -> str:
-        """The whole prompt. A final assistant text is left open: the reply continues it."""
+    def text(self) -> tuple[str, bool]:
+        """The whole prompt, and whether it ends in a final assistant text, which is left open:
+        the reply continues it."""
         n_tools = len(self.tools)
         messages = self._messages(_Part(len(self.system), n_tools, len(self.entries)))
         last = messages[-1]
@@ -131,8 +145,8 @@ class _Draft:
             opened = [*messages[:-1], {**last, "content": last["content"] + mark}]
             text, found, _ = self._render(opened, n_tools, False).rpartition(mark)
             if found:
-                return text
-        return self._render(messages, n_tools, True)
+                return text, True
+        return self._render(messages, n_tools, True) + self.mode.suffix, False
 
     def cuts(self, text: str) -> list[int]:
         """Ascending offsets into the prompt text where a saved state pays."""
@@ -185,7 +199,7 @@ class _Draft:
 
     def _render(self, messages: list[Message], n_tools: int, generation: bool) -> str:
         offered = self.tools[:n_tools] if n_tools and self.template.takes_tools else None
-        return self.template.render(messages, offered, generation)
+        return self.template.render(messages, offered, generation, thinks=self.thinks)
 
 
 def _understood(dialect: Dialect, template: ChatTemplate) -> Dialect:

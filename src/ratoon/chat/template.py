@@ -96,8 +96,11 @@ class ChatTemplate:
         messages: list[Message],
         tools: list[dict[str, Any]] | None,
         add_generation_prompt: bool,
+        *,
+        thinks: bool = False,
     ) -> str:
         """The prompt text; ``add_generation_prompt`` ends it with the assistant's header.
+        ``thinks`` asks for reasoning, by the names that templates know the switch under.
 
         Raises InvalidRequest when the template refuses the conversation.
         """
@@ -110,12 +113,21 @@ class ChatTemplate:
                 messages=messages,
                 tools=tools,
                 add_generation_prompt=add_generation_prompt,
+                enable_thinking=thinks,
+                thinking=thinks,
                 **self._tokens,
             )
         except Exception as error:  # foreign code: it may raise anything
             raise InvalidRequest(
                 f"the model's chat template refused the conversation: {error}"
             ) from error
+
+    def opening(self, *, thinks: bool) -> tuple[str, str]:
+        """A user message, and what the template writes behind it for the reply to follow."""
+        messages = [_user("alpha")]
+        without = self.render(messages, None, False, thinks=thinks)
+        whole = self.render(messages, None, True, thinks=thinks)
+        return without, whole[len(without) :] if whole.startswith(without) else ""
 
     def _probe_basics(self) -> tuple[bool, list[dict[str, Any]] | None]:
         """Whether content comes in parts, and how the absence of tools is written."""
