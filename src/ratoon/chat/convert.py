@@ -11,14 +11,11 @@ from typing import Any
 
 from ratoon import wire
 from ratoon.chat import tools
+from ratoon.chat.late import SEPARATOR, LateForm, reminder
 from ratoon.chat.normalise import Conversation, Turn
 from ratoon.chat.template import ChatTemplate, Message
 from ratoon.chat.tokens import Guard
 from ratoon.errors import InvalidRequest
-
-# Stands between neighbouring texts wherever they become one: system blocks, text blocks of a
-# message, texts of a tool result, merged messages.
-SEPARATOR = "\n\n"
 
 _ERROR = "Error: "
 
@@ -34,9 +31,10 @@ class Entry:
 class Converter:
     """Turns the turns of one request into entries."""
 
-    def __init__(self, template: ChatTemplate, guard: Guard) -> None:
+    def __init__(self, template: ChatTemplate, guard: Guard, late_form: LateForm | None) -> None:
         self._template = template
         self._guard = guard
+        self._late_form = late_form
         self._calls: dict[str, tuple[str, str]] = {}
 
     def entries(self, conversation: Conversation) -> list[Entry]:
@@ -50,10 +48,9 @@ class Converter:
         text = SEPARATOR.join(self._text(block, turn) for block in turn.blocks)
         message = {"role": "system", "content": text}
         if is_late and not self._template.takes_late_system:
-            message = {
-                "role": "user",
-                "content": f"<system-reminder>\n{text}\n</system-reminder>",
-            }
+            mark = self._guard.late_mark
+            content = f"{mark}{text}{mark}" if self._late_form else reminder(text)
+            message = {"role": "user", "content": content}
         yield Entry(message, any(_is_marked(block) for block in turn.blocks))
 
     def _user(self, turn: Turn, _is_late: bool) -> Iterator[Entry]:

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 from ratoon import wire
 from ratoon.chat import tools
 from ratoon.chat.arrange import arrange
-from ratoon.chat.convert import SEPARATOR, Converter, Entry
+from ratoon.chat.convert import Converter, Entry
 from ratoon.chat.formats import hermes
 from ratoon.chat.formats.call import Dialect, Tools
 from ratoon.chat.formats.table import detect
+from ratoon.chat.late import SEPARATOR, LateForm, find_late_form
 from ratoon.chat.normalise import Conversation, Rules, normalise
 from ratoon.chat.template import ChatTemplate, Message
 from ratoon.chat.thinking import Reasoning, ThinkMode, think_modes
@@ -61,6 +62,7 @@ class Renderer:
         self._markup = Markup(vocab, template.source)
         self._tokenizer = PromptTokenizer(vocab, self._markup)
         self._think_modes = think_modes(template)
+        self._late_form = find_late_form(template)
 
     def render(
         self, request: wire.CountTokensRequest, *, hoist: bool = True, thinks: bool = False
@@ -99,9 +101,10 @@ class Renderer:
                 guard,
                 thinks,
                 self._think_modes[thinks],
+                self._late_form,
                 system=[guard.text(block.text) for block in conversation.system],
                 tools=[guard.value(tools.definition(tool)) for tool in offered],
-                entries=Converter(self._template, guard).entries(conversation),
+                entries=Converter(self._template, guard, self._late_form).entries(conversation),
                 n_head=conversation.n_head,
                 marked_system=[bool(block.cache_control) for block in conversation.system],
                 marked_tools=[bool(tool.cache_control) for tool in offered],
@@ -127,6 +130,7 @@ class _Draft:
     guard: Guard
     thinks: bool
     mode: ThinkMode
+    late_form: LateForm | None
     system: list[str]
     tools: list[dict[str, Any]]
     entries: list[Entry]
@@ -199,7 +203,8 @@ class _Draft:
 
     def _render(self, messages: list[Message], n_tools: int, generation: bool) -> str:
         offered = self.tools[:n_tools] if n_tools and self.template.takes_tools else None
-        return self.template.render(messages, offered, generation, thinks=self.thinks)
+        text = self.template.render(messages, offered, generation, thinks=self.thinks)
+        return self.late_form.rewrite(text, self.guard.late_mark) if self.late_form else text
 
 
 def _understood(dialect: Dialect, template: ChatTemplate) -> Dialect:

@@ -82,6 +82,7 @@ class ChatTemplate:
         self, source: str, bos: str, eos: str, now: Callable[[], datetime] = datetime.now
     ) -> None:
         self.source = source
+        self.bos = bos
         self._tokens = {"bos_token": bos, "eos_token": eos}
         try:
             self._template = _environment(now).from_string(source)

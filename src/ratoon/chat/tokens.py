@@ -65,15 +65,15 @@ class Guard:
     def __init__(self, markup: Markup, avoid: Iterable[str] = ()) -> None:
         taken = set(avoid)
         free = [char for char in NONCHARACTERS if char not in taken]
-        if len(free) < 2:
+        if len(free) < 3:
             raise InvalidRequest("the request contains too many Unicode noncharacters")
-        self.sentinel, self.end_mark = free[:2]
+        self.sentinel, self.end_mark, self.late_mark = free[:3]
         self.seen: set[str] = set()
         self._markup = markup
 
     @property
     def is_sound(self) -> bool:
-        return self.seen.isdisjoint((self.sentinel, self.end_mark))
+        return self.seen.isdisjoint((self.sentinel, self.end_mark, self.late_mark))
 
     def text(self, text: str) -> str:
         if not text.isascii():
