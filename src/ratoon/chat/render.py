@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from ratoon import wire
@@ -61,8 +61,15 @@ class Renderer:
         self._rules = rules
         self._markup = Markup(vocab, template.source)
         self._tokenizer = PromptTokenizer(vocab, self._markup)
-        self._think_modes = think_modes(template)
+        self._think_modes = self._safe(think_modes(template))
         self._late_form = find_late_form(template)
+
+    def _safe(self, modes: dict[bool, ThinkMode]) -> dict[bool, ThinkMode]:
+        """Modes that no client text can set off."""
+        return {
+            thinks: mode if self._markup.any.search(mode.header) else replace(mode, header="")
+            for thinks, mode in modes.items()
+        }
 
     def render(
         self, request: wire.CountTokensRequest, *, hoist: bool = True, thinks: bool = False
@@ -150,7 +157,7 @@ class _Draft:
             text, found, _ = self._render(opened, n_tools, False).rpartition(mark)
             if found:
                 return text, True
-        return self._render(messages, n_tools, True) + self.mode.suffix, False
+        return self._render(messages, n_tools, True), False
 
     def cuts(self, text: str) -> list[int]:
         """Ascending offsets into the prompt text where a saved state pays."""
@@ -204,6 +211,7 @@ class _Draft:
     def _render(self, messages: list[Message], n_tools: int, generation: bool) -> str:
         offered = self.tools[:n_tools] if n_tools and self.template.takes_tools else None
         text = self.template.render(messages, offered, generation, thinks=self.thinks)
+        text = self.mode.settle(text + self.mode.suffix * generation)
         return self.late_form.rewrite(text, self.guard.late_mark) if self.late_form else text
 
 

@@ -130,6 +130,11 @@ class ChatTemplate:
         whole = self.render(messages, None, True, thinks=thinks)
         return without, whole[len(without) :] if whole.startswith(without) else ""
 
+    def before_reply(self) -> str:
+        """What the template writes in front of an earlier reply's text."""
+        messages = [_user("alpha"), _assistant("beta"), _user("gamma")]
+        return self.render(messages, None, False).partition("beta")[0]
+
     def _probe_basics(self) -> tuple[bool, list[dict[str, Any]] | None]:
         """Whether content comes in parts, and how the absence of tools is written."""
         forms: list[tuple[bool, list[dict[str, Any]] | None]]

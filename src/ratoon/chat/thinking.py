@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os.path
+import re
 from dataclasses import dataclass
 
 from ratoon.chat.stop import n_partial
@@ -30,35 +32,66 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class ThinkMode:
-    """What reasoning on, or off, does to a prompt that ends with the assistant's header.
+    """What reasoning on, or off, does to a prompt.
 
     ``suffix``     what must follow the template's generation prompt
     ``reasoning``  how the reply may begin; None for a model without reasoning
+    ``header``     the assistant's header up to where reasoning would stand
+    ``block``      the empty block that stands there before each reply; "" where there is none
     """
 
     suffix: str = ""
     reasoning: Reasoning | None = None
+    header: str = ""
+    block: str = ""
+
+    def settle(self, text: str) -> str:
+        """``text`` with the block in front of earlier replies too, as they were generated: a
+        history without it would ask for reasoning, and would leave the tokens in the cache.
+
+        The header must hold markup, which client text can't contain.
+        """
+        if not (self.block and self.header and self.reasoning):
+            return text
+        marks = f"{re.escape(self.reasoning.start)}|{re.escape(self.reasoning.end)}"
+        header = re.compile(rf"{re.escape(self.header)}(?!\s*(?:{marks}))")
+        return header.sub(lambda found: found[0] + self.block, text)
 
 
 def think_modes(template: ChatTemplate) -> dict[bool, ThinkMode]:
     """The modes for reasoning on and off, found by rendering.
 
-    A template with no switch is switched off by a closed, empty block.
+    A template with no switch is switched off by a closed, empty block: the one it writes in front
+    of earlier replies, if it does. One that writes no header for the reply is left alone.
     """
     marks = find_marks(template.source)
     if marks is None:
         return {True: ThinkMode(), False: ThinkMode()}
     start, end = marks
     on, off = (template.opening(thinks=thinks) for thinks in (True, False))
+    header = os.path.commonprefix([_before_marks(text, marks) for text in (on[1], off[1])])
     closing = ""
     if _is_open(off[1], marks):
         closing = f"\n{end}\n\n"
-    elif on == off and end not in off[1]:
-        closing = f"{start}\n\n{end}\n\n"
+    elif header and on == off and end not in off[1]:
+        closing = _block_in_history(template, header, end) or f"{start}\n\n{end}\n\n"
+    block = (off[1] + closing).removeprefix(header)
     return {
         True: ThinkMode("", Reasoning(start, end, is_open=_is_open(on[1], marks))),
-        False: ThinkMode(closing, Reasoning(start, end)),
+        False: ThinkMode(closing, Reasoning(start, end), header, block),
     }
+
+
+def _block_in_history(template: ChatTemplate, header: str, end: str) -> str:
+    """What ends a reasoning that is not there, between an earlier reply and its header."""
+    before = template.before_reply()
+    block = before[before.rfind(header) + len(header) :] if header in before else ""
+    return block if end in block else ""
+
+
+def _before_marks(text: str, marks: tuple[str, str]) -> str:
+    """The text up to the first mark in it."""
+    return min((text.partition(mark)[0] for mark in marks), key=len)
 
 
 def find_marks(source: str) -> tuple[str, str] | None:

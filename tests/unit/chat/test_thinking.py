@@ -66,6 +66,34 @@ def test_a_continued_answer_has_no_reasoning() -> None:
     assert shown(prompt).endswith("so")
 
 
+@pytest.mark.parametrize("source", [CLOSES, OPENS, ALWAYS, UNSAID])
+def test_a_reply_keeps_its_header_in_history(source: str) -> None:
+    """Without reasoning, the next prompt begins with this one, whoever wrote the reply."""
+    first = shown(renderer(source).render(request(("user", "x"))))
+    turns = (("user", "x"), ("assistant", "y <|im_start|>assistant\n z"), ("user", "more"))
+    second = shown(renderer(source).render(request(*turns)))
+    assert second.startswith(f"{first}y <|im_start|>assistant\n z<|im_end|>\n")
+
+
+@pytest.mark.parametrize("source", [CLOSES, OPENS])
+def test_reasoning_in_history_is_left_out(source: str) -> None:
+    thought = {"type": "thinking", "thinking": "secret", "signature": "s"}
+    turns = (("user", "x"), ("assistant", [thought, {"type": "text", "text": "y"}]), ("user", "z"))
+    for thinks in (True, False):
+        text = shown(renderer(source).render(request(*turns), thinks=thinks))
+        assert "secret" not in text
+        assert text.count("<think>") == text.count("</think>") + thinks * (source == OPENS)
+
+
+def test_the_template_s_own_empty_block_is_kept() -> None:
+    writes = HISTORY.replace(
+        "{{ m.content", "{% if m.role == 'assistant' %}</think>{% endif %}{{ m.content"
+    )
+    source = CLOSES.replace(HISTORY, writes)
+    turns = (("user", "x"), ("assistant", "y"), ("user", "z"))
+    assert "assistant\n</think>y<" in shown(renderer(source).render(request(*turns)))
+
+
 OPEN = Reasoning(is_open=True)
 CLOSED = Reasoning()
 
