@@ -12,6 +12,7 @@ from ratoon.api.forms import ConversationForms
 from ratoon.chat.render import Prompt
 from ratoon.engine.request import Guide, Request, SamplingParams
 from ratoon.metrics import Metrics
+from ratoon.reuse.replies import ReplyMemory
 
 
 class Engine(Protocol):
@@ -78,4 +79,5 @@ class Service:
     metrics: Metrics = field(default_factory=Metrics)
     settings: ApiSettings = field(default_factory=ApiSettings)
     forms: ConversationForms = field(default_factory=ConversationForms)
+    replies: ReplyMemory | None = None  # None: every reply is rendered as the client wrote it
     clock: Callable[[], float] = time.monotonic

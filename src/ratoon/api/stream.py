@@ -200,10 +200,10 @@ class MessageFold:
         if block["type"] == "text":
             block["text"] = whole
         else:
-            block["input"] = _tool_input(whole)
+            block["input"] = tool_input(whole)
 
 
-def _tool_input(text: str) -> dict[str, Any]:
+def tool_input(text: str) -> dict[str, Any]:
     """A call cut off by the token limit keeps what was said, as a streaming client reads it."""
     try:
         value = from_json(text or "{}", allow_partial="trailing-strings")

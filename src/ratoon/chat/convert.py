@@ -12,9 +12,11 @@ from typing import Any
 from ratoon import wire
 from ratoon.chat import tools
 from ratoon.chat.normalise import Conversation, Turn
+from ratoon.chat.replay import Context, Replayer
 from ratoon.chat.template import ChatTemplate, Message
 from ratoon.chat.tokens import Guard
 from ratoon.errors import InvalidRequest
+from ratoon.reuse.replies import Reply
 
 # Stands between neighbouring texts wherever they become one: system blocks, text blocks of a
 # message, texts of a tool result, merged messages.
@@ -25,26 +27,61 @@ _ERROR = "Error: "
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One template message; ``is_marked`` where the client asked to cache up to here."""
+    """One template message; ``is_marked`` where the client asked to cache up to here. With a
+    ``reply`` its content is a splice mark, for the tokens that were sampled."""
 
     message: Message
     is_marked: bool
+    reply: Reply | None = None
 
 
 class Converter:
-    """Turns the turns of one request into entries."""
+    """Turns the turns of one request into entries. ``context`` digests the entries so far, after
+    what it held before."""
 
-    def __init__(self, template: ChatTemplate, guard: Guard) -> None:
+    def __init__(
+        self, template: ChatTemplate, guard: Guard, context: Context, replayer: Replayer
+    ) -> None:
         self._template = template
         self._guard = guard
+        self._context = context
+        self._replayer = replayer
         self._calls: dict[str, tuple[str, str]] = {}
 
     def entries(self, conversation: Conversation) -> list[Entry]:
         found: list[Entry] = []
+        last = len(conversation.turns) - 1
         for position, turn in enumerate(conversation.turns):
             is_late = position >= conversation.n_head
-            found += _SHAPES[turn.role](self, turn, is_late)
+            # The reply to come continues a final assistant's turn, which is not whole then.
+            replayed = self._replayed(turn) if position < last else None
+            entries = replayed or _SHAPES[turn.role](self, turn, is_late)
+            for entry in entries:
+                self._add_to_context(entry)
+                found.append(entry)
         return found
+
+    def _add_to_context(self, entry: Entry) -> None:
+        if entry.reply is not None:
+            self._context.add_tokens(entry.reply.tokens)
+        else:
+            self._context.add(entry.message)
+
+    def _replayed(self, turn: Turn) -> list[Entry] | None:
+        """The entry of a turn that echoes a remembered reply."""
+        if turn.role != "assistant":
+            return None
+        calls = [block for block in turn.blocks if isinstance(block, wire.ToolUseBlock)]
+        is_native = bool(calls) and self._renders(calls)
+        has_place = not is_native or self._template.takes_lone_results
+        reply = self._replayer.find(turn, self._context.digest, has_place=has_place)
+        if reply is None:
+            return None
+        if is_native:  # their results refer to them
+            for call in calls:
+                self._call(call)
+        message = {"role": "assistant", "content": self._guard.splice}
+        return [Entry(message, any(_is_marked(block) for block in turn.blocks), reply)]
 
     def _system(self, turn: Turn, is_late: bool) -> Iterator[Entry]:
         text = SEPARATOR.join(self._text(block, turn) for block in turn.blocks)

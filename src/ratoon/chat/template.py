@@ -71,6 +71,7 @@ class ChatTemplate:
     ``takes_late_system``       a system message further on is rendered in place, as system
     ``takes_tool_role``         tool results are rendered
     ``takes_user_after_tool``   a user message may follow a tool result
+    ``takes_lone_results``      results look the same behind a text as behind their call
     ``renders_tool_calls``      an assistant's tool calls are rendered
     ``takes_parallel_calls``    several calls in one assistant message are rendered
     ``wants_string_arguments``  arguments must be JSON text, not an object
@@ -159,10 +160,23 @@ class ChatTemplate:
         self.takes_user_after_tool = self.takes_tool_role and self._shows(
             [*round_trip, _user("lambda")], "alpha", "kappa", "lambda", tools=tools
         )
+        self.takes_lone_results = self.takes_tool_role and self._shows_lone_results(caller)
         if self.takes_late_system and self.takes_tool_role:
             self.takes_late_system = self._gives_authority(
                 [*round_trip, _system("mu"), _assistant("nu")], ("kappa", "mu", "nu")
             )
+
+    def _shows_lone_results(self, caller: Message) -> bool:
+        more = [_RESULT, _assistant("xi"), _RESULT, _assistant("omicron")]
+        shown = [
+            self._attempt([_user("alpha"), speaker, *more], [_PROBE_TOOL])
+            for speaker in (caller, _assistant("beta"))
+        ]
+        if None in shown:
+            return False
+        behind_call, behind_text = (str(text).rpartition("alpha")[2] for text in shown)
+        end = behind_text.partition("beta")[2]
+        return "kappa" in end and behind_call.endswith(end)
 
     def _caller(self, *names: str) -> Message:
         arguments: Any = '{"zeta": "eta"}' if self.wants_string_arguments else {"zeta": "eta"}
