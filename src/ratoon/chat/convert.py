@@ -12,11 +12,10 @@ from typing import Any
 from ratoon import wire
 from ratoon.chat import tools
 from ratoon.chat.normalise import Conversation, Turn
-from ratoon.chat.replay import Context, Replayer
+from ratoon.chat.replay import Context, Replayer, Splice
 from ratoon.chat.template import ChatTemplate, Message
 from ratoon.chat.tokens import Guard
 from ratoon.errors import InvalidRequest
-from ratoon.reuse.replies import Reply
 
 # Stands between neighbouring texts wherever they become one: system blocks, text blocks of a
 # message, texts of a tool result, merged messages.
@@ -28,11 +27,11 @@ _ERROR = "Error: "
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One template message; ``is_marked`` where the client asked to cache up to here. With a
-    ``reply`` its content is a splice mark, for the tokens that were sampled."""
+    ``splice`` it only shows a mark, for the tokens that were sampled."""
 
     message: Message
     is_marked: bool
-    reply: Reply | None = None
+    splice: Splice | None = None
 
 
 class Converter:
@@ -62,8 +61,8 @@ class Converter:
         return found
 
     def _add_to_context(self, entry: Entry) -> None:
-        if entry.reply is not None:
-            self._context.add_tokens(entry.reply.tokens)
+        if entry.splice is not None:
+            self._context.add_tokens(entry.splice.reply.tokens)
         else:
             self._context.add(entry.message)
 
@@ -73,15 +72,19 @@ class Converter:
             return None
         calls = [block for block in turn.blocks if isinstance(block, wire.ToolUseBlock)]
         is_native = bool(calls) and self._renders(calls)
-        has_place = not is_native or self._template.takes_lone_results
+        template, mark = self._template, self._guard.splice
+        has_place = not is_native or template.takes_lone_results or template.takes_stubs
         reply = self._replayer.find(turn, self._context.digest, has_place=has_place)
         if reply is None:
             return None
-        if is_native:  # their results refer to them
-            for call in calls:
-                self._call(call)
-        message = {"role": "assistant", "content": self._guard.splice}
-        return [Entry(message, any(_is_marked(block) for block in turn.blocks), reply)]
+        # Results refer to their calls, whether these are shown or not.
+        shown = [self._call(call) for call in calls] if is_native else []
+        is_marked = any(_is_marked(block) for block in turn.blocks)
+        if not shown or template.takes_lone_results:
+            return [Entry({"role": "assistant", "content": mark}, is_marked, Splice(reply))]
+        id, name = shown[-1]["id"], shown[-1]["function"]["name"]
+        stub = template.stub_call(id, name, mark)
+        return [Entry(stub, is_marked, Splice(reply, template.stub_end(id)))]
 
     def _system(self, turn: Turn, is_late: bool) -> Iterator[Entry]:
         text = SEPARATOR.join(self._text(block, turn) for block in turn.blocks)

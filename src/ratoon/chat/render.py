@@ -15,13 +15,13 @@ from ratoon.chat.formats import hermes
 from ratoon.chat.formats.call import Dialect, Tools
 from ratoon.chat.formats.table import detect
 from ratoon.chat.normalise import Conversation, Rules, normalise
-from ratoon.chat.replay import Context, Replayer, origin_of, put_back
+from ratoon.chat.replay import Context, Replayer, Splice, origin_of, put_back
 from ratoon.chat.template import ChatTemplate, Message
 from ratoon.chat.thinking import Reasoning
 from ratoon.chat.tokens import Guard, Markup, PromptTokenizer, Splices
 from ratoon.chat.vocab import Vocab
 from ratoon.errors import InvalidRequest
-from ratoon.reuse.replies import Origin, Outcome, Reply, ReplyMemory
+from ratoon.reuse.replies import Origin, Outcome, ReplyMemory
 
 # Anthropic allows four; a client that sends more pays no more than this many extra renders.
 _MAX_MARKS = 8
@@ -79,7 +79,7 @@ class Renderer:
         _check(request, conversation)
         draft, text = self._drafted(request, conversation)
         guard = draft.guard
-        splices = Splices(guard.splice, [reply.tokens for reply in draft.replies])
+        splices = Splices(guard.splice, [splice.reply.tokens for splice in draft.splices()])
         cuts = draft.cuts(text)
         tokenised = self._tokenizer.tokenize(text, guard.sentinel, cuts, splices)
         n_tokens = len(tokenised.tokens)
@@ -105,7 +105,7 @@ class Renderer:
         try:
             return draft, draft.text()
         except InvalidRequest:
-            if not draft.replies:
+            if not draft.splices():
                 raise
         draft.replayer.refuse()
         plain = replace(self._draft(request, conversation, None), replayer=draft.replayer)
@@ -168,10 +168,9 @@ class _Draft:
     context: bytes
     replayer: Replayer
 
-    @property
-    def replies(self) -> list[Reply]:
-        """Those put back into the prompt, in order."""
-        return [entry.reply for entry in self.entries if entry.reply is not None]
+    def splices(self, n_entries: int | None = None) -> list[Splice]:
+        """The replies that are put back into the prompt's first entries, in order."""
+        return [entry.splice for entry in self.entries[:n_entries] if entry.splice is not None]
 
     @property
     def fired(self) -> dict[str, int]:
@@ -255,9 +254,7 @@ class _Draft:
         takes_tools = part.n_tools and self.template.takes_tools
         offered = self.tools[: part.n_tools] if takes_tools else None
         text = self.template.render(messages, offered, generation)
-        entries = self.entries[: part.n_entries]
-        replies = [entry.reply for entry in entries if entry.reply is not None]
-        return put_back(text, replies, self.guard)
+        return put_back(text, self.splices(part.n_entries), self.guard)
 
 
 def _understood(dialect: Dialect, template: ChatTemplate) -> Dialect:

@@ -12,6 +12,7 @@ import json
 from array import array
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ratoon import wire
 from ratoon.chat.formats.call import Tools
@@ -32,6 +33,14 @@ from ratoon.reuse.replies import (
 
 _TAIL = 64  # characters that tell where a header begins
 _MAX_HEADER = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Splice:
+    """A reply to put back. ``rest``: what the template writes behind the mark of its own."""
+
+    reply: Reply
+    rest: str = ""
 
 
 class Context:
@@ -115,19 +124,22 @@ def origin_of(text: str, n_closed: int, context: bytes, guard: Guard) -> Origin 
     return Origin(context, tail, header)
 
 
-def put_back(text: str, replies: Sequence[Reply], guard: Guard) -> str:
+def put_back(text: str, splices: Sequence[Splice], guard: Guard) -> str:
     """The rendered text with the header before each splice mark replaced by the one that its
-    reply was sampled after. ``replies``: those whose marks the text must have, in order.
+    reply was sampled after. ``splices``: those whose marks the text must have, in order.
 
     Raises InvalidRequest where the template shows a mark otherwise than behind such a header.
     """
-    first, *rest = text.split(guard.splice)
-    if len(rest) != len(replies):
+    first, *following = text.split(guard.splice)
+    if len(following) != len(splices):
         raise InvalidRequest("the model's chat template does not show each reply once")
     pieces = [first]
-    for reply, piece in zip(replies, rest, strict=True):
-        pieces[-1] = _without_header(pieces[-1], reply.origin.tail, guard) + reply.origin.header
-        pieces.append(piece)
+    for splice, piece in zip(splices, following, strict=True):
+        origin = splice.reply.origin
+        pieces[-1] = _without_header(pieces[-1], origin.tail, guard) + origin.header
+        if not piece.startswith(splice.rest):
+            raise InvalidRequest("the model's chat template shows a call in an unknown form")
+        pieces.append(piece.removeprefix(splice.rest))
     return guard.splice.join(pieces)
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from tests.unit.chat.fakes import CHATML, CHATML_TOOLS, ByteVocab
 
 LLAMA3 = (
-    "{{ bos_token }}{% for message in messages %}"
+    "{{ bos_token }}{% if tools %}{{ tools | tojson }}{% endif %}{% for message in messages %}"
     "{{ '<|start_header_id|>' + message.role + '<|end_header_id|>\n\n' }}"
     "{% if message.tool_calls %}{% if message.tool_calls | length != 1 %}"
     "{{ raise_exception('one call at a time') }}{% endif %}"
     "{% set call = message.tool_calls[0].function %}"
-    '{{ \'{"name": "\' + call.name + \'", "parameters": \' + call.arguments | tojson + \'}\' }}'
+    "{{ '{\"name\": \"' + call.name + '\", \"parameters\": ' + call.arguments | tojson + '}' }}"
     "{% else %}{{ message.content | trim }}{% endif %}{{ '<|eot_id|>' }}{% endfor %}"
-    "{% if tools %}{{ tools | tojson }}{% endif %}"
     "{% if add_generation_prompt %}"
     "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
 )
@@ -34,7 +33,7 @@ MISTRAL = (
 )
 # Replies since the last question show an empty thought; earlier ones show none.
 _THINK = (
-    "{% set ns = namespace(last=0) %}"
+    "{% if tools %}{{ tools | tojson }}{% endif %}{% set ns = namespace(last=0) %}"
     "{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}"
     "{% endfor %}{% for message in messages %}"
     "{% if message.role == 'tool' %}{{ '<|im_start|>user\n<tool_response>\n' + message.content"
@@ -46,7 +45,6 @@ _THINK = (
     '{{ \'\n<tool_call>\n{"name": "\' + call.function.name + \'", "arguments": \' }}'
     "{{ call.function.arguments | tojson }}{{ '}\n</tool_call>' }}{% endfor %}"
     "{{ '<|im_end|>\n' }}{% endif %}{% endfor %}"
-    "{% if tools %}{{ tools | tojson }}{% endif %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 _END = "'<|im_start|>assistant\n' }}{% endif %}"
