@@ -23,6 +23,7 @@ from ratoon.engine.llama import ModelOptions, load_model
 from ratoon.engine.model import Model
 from ratoon.engine.request import SamplingParams
 from ratoon.errors import ConfigError, ModelError
+from ratoon.reuse.replies import ReplyMemory
 from ratoon.weights import find_weights
 
 DUMMY = "dummy"
@@ -40,13 +41,16 @@ class Server:
 def build(settings: Settings, progress: Callable[[float], None] | None = None) -> Server:
     """Wire a server. ``progress`` hears the loaded share of the model, from 0 to 1."""
     model = _load(settings, progress)
-    engine = Engine(model, _engine_config(settings))
+    replies = ReplyMemory(settings.replay_bytes) if settings.replay else None
+    on_lost = replies.forget if replies is not None else None
+    engine = Engine(model, _engine_config(settings), on_lost=on_lost)
     service = Service(
         engine,
-        _renderer(settings, model),
+        _renderer(settings, model, replies),
         think=ThinkSwitch(is_locked=not settings.think),
         signer=_signer(settings, engine.model_name),
         settings=_api_settings(settings),
+        replies=replies,
     )
     return Server(create_app(service), engine)
 
@@ -83,7 +87,7 @@ def _engine_config(settings: Settings) -> EngineConfig:
     )
 
 
-def _renderer(settings: Settings, model: Model) -> Renderer:
+def _renderer(settings: Settings, model: Model, replies: ReplyMemory | None) -> Renderer:
     vocab = model.vocab
     source = _template_source(settings.chat_template, model)
     template = ChatTemplate(source, _text(model, vocab.bos_id), _text(model, vocab.eos_id))
@@ -92,7 +96,7 @@ def _renderer(settings: Settings, model: Model) -> Renderer:
         fix_total_tokens=settings.fix_total_tokens,
         hoist_system=settings.hoist_system,
     )
-    return Renderer(template, vocab, rules, DIALECTS.get(settings.tool_dialect))
+    return Renderer(template, vocab, rules, DIALECTS.get(settings.tool_dialect), replies)
 
 
 def _template_source(file: Path | None, model: Model) -> str:

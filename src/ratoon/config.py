@@ -122,6 +122,13 @@ class Settings(BaseSettings):
         True, description="render the system messages after the first user message before it"
     )
 
+    replay: bool = Field(
+        True, description="put echoed replies back into the prompt as the tokens that were sampled"
+    )
+    replay_bytes: ByteSize = Field(
+        ByteSize(64 << 20), gt=0, description="memory for the replies to put back, e.g. 64MiB"
+    )
+
     log_level: LogLevel = Field("info", description="how much is logged")
 
     @field_validator("n_ctx", "n_cells")

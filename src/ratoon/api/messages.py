@@ -17,6 +17,7 @@ from ratoon import wire
 from ratoon.api.body import parse_body, read_body
 from ratoon.api.forms import ConversationKey, conversation_key, has_reply
 from ratoon.api.ids import new_id
+from ratoon.api.replies import RecordedStream
 from ratoon.api.reply import Mailbox, Meter, reply_events
 from ratoon.api.service import Service
 from ratoon.api.sse import EventStream
@@ -37,6 +38,7 @@ async def create_message(http: HttpRequest) -> Response:
     asked = await to_thread.run_sync(parse_body, wire.MessagesRequest, body)
     prompt = await _render(service, asked, http.headers)
     service.metrics.count_normalisations(prompt.fired)
+    service.metrics.count_replays(prompt.replays)
     guide = await to_thread.run_sync(_guide, service, asked, prompt)
     batches = _start(service, asked, prompt, guide, meter, http.receive)
     if asked.stream:
@@ -136,7 +138,10 @@ def _start(
         prompt.reasoning,
     )
     stream = ReplyStream(head, parser)
-    return reply_events(service, request, mailbox, stream, meter, receive)
+    if service.replies is None:
+        return reply_events(service, request, mailbox, stream, meter, receive)
+    recorded = RecordedStream(stream, service.replies, prompt)
+    return reply_events(service, request, mailbox, recorded, meter, receive)
 
 
 def _sampling(asked: wire.MessagesRequest, defaults: SamplingParams) -> SamplingParams:

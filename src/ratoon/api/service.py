@@ -13,6 +13,7 @@ from ratoon.api.think import Signer, ThinkSwitch
 from ratoon.chat.render import Prompt
 from ratoon.engine.request import Guide, Request, SamplingParams
 from ratoon.metrics import Metrics
+from ratoon.reuse.replies import ReplyMemory
 
 
 class Engine(Protocol):
@@ -83,4 +84,5 @@ class Service:
     think: ThinkSwitch = field(default_factory=ThinkSwitch)
     signer: Signer = field(default_factory=Signer)
     forms: ConversationForms = field(default_factory=ConversationForms)
+    replies: ReplyMemory | None = None  # None: every reply is rendered as the client wrote it
     clock: Callable[[], float] = time.monotonic

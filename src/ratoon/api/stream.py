@@ -72,6 +72,7 @@ class ReplyStream:
     def __init__(self, head: ReplyHead, parser: Parser) -> None:
         self.stop_reason: str | None = None
         self.n_output = 0
+        self.hides_reasoning = False  # the reply has some that the client does not get to know of
         self._head = head
         self._parser = parser
         self._usage = usage_of(0, 0, (), False)
@@ -174,6 +175,7 @@ class ReplyStream:
     def _thinking(self, text: str) -> list[WireEvent]:
         display = self._head.display
         if display == "hidden":
+            self.hides_reasoning = True
             return []
         is_new = self._open != "thinking"
         block = {"type": "thinking", "thinking": "", "signature": ""}
@@ -235,12 +237,12 @@ class MessageFold:
     @staticmethod
     def _fill(block: dict[str, Any], whole: str) -> None:
         if block["type"] == "tool_use":
-            block["input"] = _tool_input(whole)
+            block["input"] = tool_input(whole)
         else:
             block[block["type"]] = whole  # the field of a text or thinking block has its name
 
 
-def _tool_input(text: str) -> dict[str, Any]:
+def tool_input(text: str) -> dict[str, Any]:
     """A call cut off by the token limit keeps what was said, as a streaming client reads it."""
     try:
         value = from_json(text or "{}", allow_partial="trailing-strings")

@@ -13,6 +13,7 @@ from ratoon import wire
 from ratoon.chat import tools
 from ratoon.chat.late import SEPARATOR, LateForm, reminder
 from ratoon.chat.normalise import Conversation, Turn
+from ratoon.chat.replay import Context, Replayer, Splice
 from ratoon.chat.template import ChatTemplate, Message
 from ratoon.chat.tokens import Guard
 from ratoon.errors import InvalidRequest
@@ -22,27 +23,71 @@ _ERROR = "Error: "
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One template message; ``is_marked`` where the client asked to cache up to here."""
+    """One template message; ``is_marked`` where the client asked to cache up to here. With a
+    ``splice`` it only shows a mark, for the tokens that were sampled."""
 
     message: Message
     is_marked: bool
+    splice: Splice | None = None
 
 
 class Converter:
-    """Turns the turns of one request into entries."""
+    """Turns the turns of one request into entries. ``context`` digests the entries so far, after
+    what it held before."""
 
-    def __init__(self, template: ChatTemplate, guard: Guard, late_form: LateForm | None) -> None:
+    def __init__(
+        self,
+        template: ChatTemplate,
+        guard: Guard,
+        late_form: LateForm | None,
+        context: Context,
+        replayer: Replayer,
+    ) -> None:
         self._template = template
         self._guard = guard
         self._late_form = late_form
+        self._context = context
+        self._replayer = replayer
         self._calls: dict[str, tuple[str, str]] = {}
 
     def entries(self, conversation: Conversation) -> list[Entry]:
         found: list[Entry] = []
+        last = len(conversation.turns) - 1
         for position, turn in enumerate(conversation.turns):
             is_late = position >= conversation.n_head
-            found += _SHAPES[turn.role](self, turn, is_late)
+            # The reply to come continues a final assistant's turn, which is not whole then.
+            replayed = self._replayed(turn) if position < last else None
+            entries = replayed or _SHAPES[turn.role](self, turn, is_late)
+            for entry in entries:
+                self._add_to_context(entry)
+                found.append(entry)
         return found
+
+    def _add_to_context(self, entry: Entry) -> None:
+        if entry.splice is not None:
+            self._context.add_tokens(entry.splice.reply.tokens)
+        else:
+            self._context.add(entry.message)
+
+    def _replayed(self, turn: Turn) -> list[Entry] | None:
+        """The entry of a turn that echoes a remembered reply."""
+        if turn.role != "assistant":
+            return None
+        calls = [block for block in turn.blocks if isinstance(block, wire.ToolUseBlock)]
+        is_native = bool(calls) and self._renders(calls)
+        template, mark = self._template, self._guard.splice
+        has_place = not is_native or template.takes_lone_results or template.takes_stubs
+        reply = self._replayer.find(turn, self._context.digest, has_place=has_place)
+        if reply is None:
+            return None
+        # Results refer to their calls, whether these are shown or not.
+        shown = [self._call(call) for call in calls] if is_native else []
+        is_marked = any(_is_marked(block) for block in turn.blocks)
+        if not shown or template.takes_lone_results:
+            return [Entry({"role": "assistant", "content": mark}, is_marked, Splice(reply))]
+        id, name = shown[-1]["id"], shown[-1]["function"]["name"]
+        stub = template.stub_call(id, name, mark)
+        return [Entry(stub, is_marked, Splice(reply, template.stub_end(id)))]
 
     def _system(self, turn: Turn, is_late: bool) -> Iterator[Entry]:
         text = SEPARATOR.join(self._text(block, turn) for block in turn.blocks)
