@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -17,11 +17,13 @@ from ratoon.api.body import parse_body, read_body
 from ratoon.api.diagnostics import fingerprint
 from ratoon.api.forms import ConversationKey, conversation_key, has_reply
 from ratoon.api.ids import new_id
+from ratoon.api.replies import RecordedStream
 from ratoon.api.reply import Mailbox, Meter, reply_events
 from ratoon.api.search import Round, search_tools, with_searches
 from ratoon.api.service import Service
 from ratoon.api.sse import EventStream
 from ratoon.api.stream import MessageFold, ReplyHead, ReplyStream, WireEvent
+from ratoon.api.think import display_of
 from ratoon.api.usage import has_cache_marks
 from ratoon.chat.parser import ReplyParser
 from ratoon.chat.render import Prompt
@@ -37,10 +39,11 @@ async def create_message(http: HttpRequest) -> Response:
     asked = await to_thread.run_sync(parse_body, wire.MessagesRequest, body)
     prompt = await _render(service, asked, http.headers)
     service.metrics.count_normalisations(prompt.fired)
+    service.metrics.count_replays(prompt.replays)
     head = await _head(service, asked, prompt)
     first = await _round(http, head, asked, prompt, meter)
     batches = first.batches
-    if search_tools(asked):
+    if head.searches:
         batches = with_searches(asked, head, first, partial(_next_round, http, head))
     if asked.stream:
         start = await anext(batches)
@@ -66,11 +69,13 @@ async def _render(
     service: Service, asked: wire.CountTokensRequest, headers: Headers, *, settles: bool = True
 ) -> Prompt:
     """The prompt, in the form its conversation started with; ``settles`` remembers that form."""
-    hoisted, key = await to_thread.run_sync(_look, service, asked, headers)
+    thinks = service.think.allows(asked.thinking)
+    render = partial(service.renderer.render, asked, thinks=thinks)
+    hoisted, key = await to_thread.run_sync(_look, render, asked, headers)
     form = None if key is None else service.forms.recall(key)
     in_place = None
     if hoisted.has_late_run and form is None and (key is None or has_reply(asked)):
-        in_place = await _render_in_place(service, asked)
+        in_place = await _render_in_place(render)
         form = await to_thread.run_sync(_prefers_hoisted, service, hoisted, in_place)
     elif form is None:
         form = hoisted.has_late_run
@@ -78,14 +83,14 @@ async def _render(
         form = service.forms.settle(key, form)
     if form or not hoisted.has_late_run:
         return hoisted
-    return in_place or await _render_in_place(service, asked)
+    return in_place or await _render_in_place(render)
 
 
 def _look(
-    service: Service, asked: wire.CountTokensRequest, headers: Headers
+    render: Callable[[], Prompt], asked: wire.CountTokensRequest, headers: Headers
 ) -> tuple[Prompt, ConversationKey | None]:
     """The work on a body that may be large, for a worker thread."""
-    return service.renderer.render(asked), conversation_key(headers, asked)
+    return render(), conversation_key(headers, asked)
 
 
 def _guide(service: Service, asked: wire.MessagesRequest, prompt: Prompt) -> Guide | None:
@@ -93,8 +98,8 @@ def _guide(service: Service, asked: wire.MessagesRequest, prompt: Prompt) -> Gui
     return service.guides.guide(asked, prompt) if service.guides and wants_reply else None
 
 
-async def _render_in_place(service: Service, asked: wire.CountTokensRequest) -> Prompt:
-    return await to_thread.run_sync(partial(service.renderer.render, asked, hoist=False))
+async def _render_in_place(render: Callable[..., Prompt]) -> Prompt:
+    return await to_thread.run_sync(partial(render, hoist=False))
 
 
 def _prefers_hoisted(service: Service, hoisted: Prompt, in_place: Prompt) -> bool:
@@ -115,6 +120,9 @@ async def _head(service: Service, asked: wire.MessagesRequest, prompt: Prompt) -
         message_id=message_id,
         model=asked.model,
         has_marks=has_cache_marks(asked),
+        display=display_of(asked.thinking, prompt.thinks),
+        sign=service.signer.sign,
+        searches=search_tools(asked),
         edits=prompt.edits if asked.context_management else None,
         diagnostics=diagnostics,
     )
@@ -152,6 +160,7 @@ async def _round(
         sampling=_sampling(asked, service.settings.sampling),
         boundaries=prompt.boundaries,
         guide=await to_thread.run_sync(_guide, service, asked, prompt),
+        label="locked" if service.think.refuses(asked.thinking) else "req",
     )
     parser = ReplyParser(
         asked.stop_sequences or (),
@@ -159,12 +168,16 @@ async def _round(
         partial(new_id, "toolu"),
         prompt.dialect,
         prompt.schemas,
+        prompt.reasoning,
     )
     is_clamped = asked.max_tokens > n_free
     head = replace(head, boundaries=prompt.boundaries, is_clamped=is_clamped)
     stream = ReplyStream(head, parser)
-    batches = reply_events(service, request, mailbox, stream, meter, http.receive)
-    return Round(batches, stream, prompt.searchable)
+    recorded = (
+        stream if service.replies is None else RecordedStream(stream, service.replies, prompt)
+    )
+    batches = reply_events(service, request, mailbox, recorded, meter, http.receive)
+    return Round(batches, recorded, prompt.searchable)
 
 
 def _sampling(asked: wire.MessagesRequest, defaults: SamplingParams) -> SamplingParams:

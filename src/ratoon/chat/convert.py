@@ -6,20 +6,17 @@ Every client string passes the guard here, once; all text that is added around i
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ratoon import wire
 from ratoon.chat import tools
+from ratoon.chat.late import SEPARATOR, LateForm, reminder
 from ratoon.chat.normalise import Conversation, Turn
 from ratoon.chat.plain import document_text, foreign_text, search_result_text
+from ratoon.chat.replay import Context, Replayer, Splice
 from ratoon.chat.template import ChatTemplate, Message
 from ratoon.chat.tokens import Guard
-from ratoon.chat.toolbox import Toolbox
-
-# Stands between neighbouring texts wherever they become one: system blocks, text blocks of a
-# message, texts of a tool result, merged messages.
-SEPARATOR = "\n\n"
 
 _ERROR = "Error: "
 _NOTHING = "No tools found."
@@ -28,36 +25,81 @@ _IMAGE = "[An image, which this model can't see.]"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One template message; ``is_marked`` where the client asked to cache up to here."""
+    """One template message; ``is_marked`` where the client asked to cache up to here. With a
+    ``splice`` it only shows a mark, for the tokens that were sampled."""
 
     message: Message
     is_marked: bool
+    splice: Splice | None = None
 
 
 class Converter:
-    """Turns the turns of one request into entries, and loads the tools they refer to."""
+    """Turns the turns of one request into entries, and loads the tools they refer to. ``context``
+    digests the entries so far, after what it held before."""
 
-    def __init__(self, template: ChatTemplate, guard: Guard, toolbox: Toolbox) -> None:
+    def __init__(
+        self,
+        template: ChatTemplate,
+        guard: Guard,
+        late_form: LateForm | None,
+        context: Context,
+        replayer: Replayer,
+    ) -> None:
         self._template = template
         self._guard = guard
-        self._toolbox = toolbox
+        self._toolbox = replayer.toolbox
+        self._late_form = late_form
+        self._context = context
+        self._replayer = replayer
         self._calls: dict[str, tuple[str, str]] = {}
 
     def entries(self, conversation: Conversation) -> list[Entry]:
         found: list[Entry] = []
-        for position, turn in enumerate(conversation.turns):
+        turns = conversation.turns
+        parts = [(i, part) for i, turn in enumerate(turns) for part in _rounds(turn)]
+        for n_done, (position, turn) in enumerate(parts, 1):
             is_late = position >= conversation.n_head
-            found += _SHAPES[turn.role](self, turn, is_late)
+            # The reply to come continues a final assistant's turn, which is not whole then.
+            replayed = self._replayed(turn) if n_done < len(parts) else None
+            entries = replayed or _SHAPES[turn.role](self, turn, is_late)
+            for entry in entries:
+                self._add_to_context(entry)
+                found.append(entry)
         return found
+
+    def _add_to_context(self, entry: Entry) -> None:
+        if entry.splice is not None:
+            self._context.add_tokens(entry.splice.reply.tokens)
+        else:
+            self._context.add(entry.message)
+
+    def _replayed(self, turn: Turn) -> list[Entry] | None:
+        """The entry of a turn that echoes a remembered reply."""
+        if turn.role != "assistant":
+            return None
+        calls = [block for block in turn.blocks if isinstance(block, _CALL)]
+        is_native = bool(calls) and self._renders(calls)
+        template, mark = self._template, self._guard.splice
+        has_place = not is_native or template.takes_lone_results or template.takes_stubs
+        reply = self._replayer.find(turn, self._context.digest, has_place=has_place)
+        if reply is None:
+            return None
+        # Results refer to their calls, whether these are shown or not.
+        shown = [self._call(call) for call in calls] if is_native else []
+        is_marked = any(_is_marked(block) for block in turn.blocks)
+        if not shown or template.takes_lone_results:
+            return [Entry({"role": "assistant", "content": mark}, is_marked, Splice(reply))]
+        id, name = shown[-1]["id"], shown[-1]["function"]["name"]
+        stub = template.stub_call(id, name, mark)
+        return [Entry(stub, is_marked, Splice(reply, template.stub_end(id)))]
 
     def _system(self, turn: Turn, is_late: bool) -> Iterator[Entry]:
         text = self._joined(turn.blocks)
         message = {"role": "system", "content": text}
         if is_late and not self._template.takes_late_system:
-            message = {
-                "role": "user",
-                "content": f"<system-reminder>\n{text}\n</system-reminder>",
-            }
+            mark = self._guard.late_mark
+            content = f"{mark}{text}{mark}" if self._late_form else reminder(text)
+            message = {"role": "user", "content": content}
         yield Entry(message, any(_is_marked(block) for block in turn.blocks))
 
     def _user(self, turn: Turn, _is_late: bool) -> Iterator[Entry]:
@@ -77,20 +119,11 @@ class Converter:
             yield Entry({"role": "user", "content": text}, marked)
 
     def _assistant(self, turn: Turn, _is_late: bool) -> Iterator[Entry]:
-        """What the assistant said, in pieces: a server's answer to a call stands between two."""
-        said: list[wire.ContentBlock] = []
-        for block in turn.blocks:
-            if isinstance(block, wire.ToolSearchResultBlock | wire.ServerResultBlock):
-                yield from self._said(said)
-                said = []
-                yield Entry(self._result(block), _is_marked(block))
-            else:
-                said.append(block)
-        yield from self._said(said)
-
-    def _said(self, blocks: Sequence[wire.ContentBlock]) -> Iterator[Entry]:
         """Reasoning is left out: it would have to be byte-identical to what was sampled."""
-        blocks = [block for block in blocks if not isinstance(block, _UNSAID)]
+        if isinstance(turn.blocks[0], _ANSWER):
+            yield Entry(self._result(turn.blocks[0]), _is_marked(turn.blocks[0]))
+            return
+        blocks = [block for block in turn.blocks if not isinstance(block, _UNSAID)]
         calls = [block for block in blocks if isinstance(block, _CALL)]
         texts = [self._plain(block) for block in blocks if not isinstance(block, _CALL)]
         texts = [text for text in texts if text]
@@ -207,6 +240,7 @@ class Converter:
 _Call = wire.ToolUseBlock | wire.ServerToolUseBlock
 _Result = wire.ToolResultBlock | wire.ToolSearchResultBlock | wire.ServerResultBlock
 _PlainBlock = wire.ContentBlock | wire.ToolReferenceBlock
+_ANSWER = (wire.ToolSearchResultBlock, wire.ServerResultBlock)
 _CALL = (wire.ToolUseBlock, wire.ServerToolUseBlock)
 _UNSAID = (wire.ThinkingBlock, wire.RedactedThinkingBlock, wire.MarkerBlock)
 _SHAPES = {
@@ -214,6 +248,21 @@ _SHAPES = {
     "user": Converter._user,
     "assistant": Converter._assistant,
 }
+
+
+def _rounds(turn: Turn) -> Iterator[Turn]:
+    """A turn's parts: a server's answer to a call stands alone, between what was said."""
+    said: list[wire.ContentBlock] = []
+    for block in turn.blocks:
+        if not isinstance(block, _ANSWER):
+            said.append(block)
+            continue
+        if said:
+            yield replace(turn, blocks=tuple(said))
+        yield replace(turn, blocks=(block,))
+        said = []
+    if said:
+        yield replace(turn, blocks=tuple(said))
 
 
 def _is_marked(block: wire.ContentBlock) -> bool:

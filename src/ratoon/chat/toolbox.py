@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ratoon import wire
@@ -30,7 +30,12 @@ class Toolbox:
     @property
     def schemas(self) -> dict[str, dict[str, Any]]:
         """The arguments' schema of every tool that may be called now, by name."""
-        return {tool.name: tool.input_schema or NO_PARAMETERS for tool in self._callable.values()}
+        return _schemas(self._callable)
+
+    @property
+    def known_schemas(self) -> dict[str, dict[str, Any]]:
+        """The same of every tool that has been defined."""
+        return _schemas(self._known)
 
     @property
     def searchable(self) -> tuple[wire.Tool, ...]:
@@ -64,3 +69,7 @@ class Toolbox:
             raise ToolReferenceUnresolved(name)
         self._callable.pop(name, None)
         self._removed.add(name)
+
+
+def _schemas(tools: Mapping[str, wire.Tool]) -> dict[str, dict[str, Any]]:
+    return {name: tool.input_schema or NO_PARAMETERS for name, tool in tools.items()}

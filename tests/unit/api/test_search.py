@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from ratoon import wire
-from ratoon.api.search import Splice, continued, search_tools
-from ratoon.api.stream import MessageFold, ReplyHead, ReplyStream, WireEvent
+from ratoon.api.search import Joint, continued, search_tools
+from ratoon.api.stream import SEARCH, MessageFold, ReplyHead, ReplyStream, WireEvent
 from ratoon.chat.parser import ReplyParser
 from ratoon.engine.events import Event, Finished, FinishReason, Started, Token
 
-HEAD = ReplyHead("msg_1", "m")
-SEARCH = '<tool_call>{"name": "lookup", "arguments": {"query": "q"}}</tool_call>'
+HEAD = ReplyHead("msg_1", "m", searches={"lookup": "bm25"})
+LOOKUP = '<tool_call>{"name": "lookup", "arguments": {"query": "q"}}</tool_call>'
 CALL = '<tool_call>{"name": "read", "arguments": {"path": "p"}}</tool_call>'
 TOOLS: Any = {"lookup": {}, "read": {}}
 RESULT = {
@@ -23,24 +23,32 @@ RESULT = {
 }
 
 
-def batches(
-    *pieces: str, reason: FinishReason = FinishReason.STOP, n_cached: int = 4
-) -> list[list[WireEvent]]:
-    """What one round says: a token for each piece."""
-    ids = iter(range(1, 99))
-    parser = ReplyParser((), True, lambda: f"toolu_{next(ids)}", tools=TOOLS)
-    stream = ReplyStream(HEAD, parser)
-    tokens = [Token(0, piece.encode()) for piece in pieces]
-    events: list[Event] = [Started(10, n_cached, "host"), *tokens, Finished(reason, len(pieces))]
-    return [stream.feed(event) for event in events]
+class Round:
+    """What one round says: a token for each piece, as far as the stream wants to hear it."""
+
+    def __init__(
+        self,
+        *pieces: str,
+        reason: FinishReason = FinishReason.STOP,
+        n_cached: int = 4,
+        head: ReplyHead = HEAD,
+        stops: tuple[str, ...] = (),
+    ) -> None:
+        ids = iter(range(1, 99))
+        parser = ReplyParser(stops, True, lambda: f"toolu_{next(ids)}", tools=TOOLS)
+        self.stream = ReplyStream(head, parser)
+        tokens = [Token(0, piece.encode()) for piece in pieces]
+        events: list[Event] = [Started(10, n_cached, "host"), *tokens]
+        events.append(Finished(reason, len(pieces)))
+        self.batches = [self.stream.feed(e) for e in events if self.stream.stop_reason is None]
+
+    @property
+    def events(self) -> list[WireEvent]:
+        return [event for batch in self.batches for event in batch]
 
 
-def splice() -> Splice:
-    return Splice({"lookup": "bm25"}, HEAD)
-
-
-def feed(made: Splice, parts: list[list[WireEvent]]) -> list[WireEvent]:
-    return [event for part in parts for event in made.feed(part)]
+def feed(joint: Joint, part: Round) -> list[WireEvent]:
+    return [event for batch in part.batches for event in joint.feed(batch)]
 
 
 def message(events: list[WireEvent]) -> dict[str, Any]:
@@ -55,28 +63,26 @@ def kinds(events: list[WireEvent]) -> list[str]:
 
 
 def test_a_reply_without_a_search_passes_unchanged() -> None:
-    made, parts = splice(), batches("Hi", " ", CALL)
-    plain = [event for part in batches("Hi", " ", CALL) for event in part]
-    assert feed(made, parts) == plain
-    assert made.close_round(3) is None
-    assert made.end("end_turn") == []
+    part = Round("Hi", " ", CALL)
+    assert feed(Joint(HEAD), part) == part.events
+    assert part.stream.stop_reason == "tool_use"
 
 
-def test_two_rounds_are_one_message() -> None:
-    made = splice()
-    events = feed(made, batches("Hm.", SEARCH))
-    assert made.is_round_over
-    call = made.close_round(2)
-    assert call is not None
-    assert call == {
+@pytest.mark.parametrize("pieces", [["Hm.", LOOKUP], ["Hm.", LOOKUP[:40], LOOKUP[40:-1], ">"]])
+def test_two_rounds_are_one_message(pieces: list[str]) -> None:
+    joint, first = Joint(HEAD), Round(*pieces)
+    events = feed(joint, first)
+    assert first.stream.stop_reason == SEARCH
+    assert first.stream.n_output == len(pieces)
+    joint.close_round(len(pieces))
+    assert joint.content[-1] == {
         "type": "server_tool_use",
         "id": "srvtoolu_1",
         "name": "lookup",
         "input": {"query": "q"},
     }
-    events += made.answer(RESULT)
-    events += feed(made, batches("So.", CALL, n_cached=9))
-    assert made.close_round(2) is None
+    events += joint.answer(RESULT)
+    events += feed(joint, Round("So.", CALL, n_cached=9))
     assert kinds(events).count("message_start") == kinds(events).count("message_stop") == 1
     starts = [e["index"] for e in events if e["type"] == "content_block_start"]
     assert starts == [0, 1, 2, 3, 4]
@@ -92,29 +98,29 @@ def test_two_rounds_are_one_message() -> None:
     assert whole["stop_reason"] == "tool_use"
     usage = whole["usage"]
     assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (7, 13)
-    assert usage["output_tokens"] == made.n_output == 4
+    assert usage["output_tokens"] == len(pieces) + 2
     assert usage["server_tool_use"]["tool_search_requests"] == 1
     assert [each["cache_read_input_tokens"] for each in usage["iterations"]] == [4, 9]
 
 
-def test_what_follows_a_search_in_its_round_is_dropped() -> None:
-    made = splice()
-    events = feed(made, batches(SEARCH, "And", CALL))
-    assert kinds(events)[-1] == "content_block_stop"
-    assert len(made.content) == 1
+@pytest.mark.parametrize("pieces", [[LOOKUP, "And", CALL], [LOOKUP + "And" + CALL]])
+def test_what_follows_a_search_in_its_round_is_dropped(pieces: list[str]) -> None:
+    part = Round(*pieces)
+    assert part.stream.stop_reason == SEARCH
+    assert part.stream.n_output == 1
+    assert kinds(part.events)[-1] == "content_block_stop"
+    assert kinds(part.events).count("content_block_start") == 1
 
 
-def test_a_search_behind_a_call_of_the_client_is_not_run() -> None:
-    made = splice()
-    events = feed(made, batches(CALL, SEARCH))
-    assert made.is_round_over
-    assert made.close_round(2) is None
-    events += made.end("tool_use")
-    whole = message(events)
+@pytest.mark.parametrize("reason", list(FinishReason)[:3])
+@pytest.mark.parametrize("pieces", [[CALL, LOOKUP], [CALL + LOOKUP[:60]]])
+def test_a_search_behind_a_call_of_the_client_is_not_run(
+    reason: FinishReason, pieces: list[str]
+) -> None:
+    whole = message(Round(*pieces, reason=reason).events)
     assert [block["name"] for block in whole["content"]] == ["read"]
     assert whole["stop_reason"] == "tool_use"
-    assert whole["usage"]["output_tokens"] == 2
-    assert whole["usage"]["server_tool_use"] is None
+    assert kinds(Round(*pieces, reason=reason).events).count("message_delta") == 1
 
 
 @pytest.mark.parametrize(
@@ -125,18 +131,23 @@ def test_a_search_behind_a_call_of_the_client_is_not_run() -> None:
     ],
 )
 def test_a_search_that_was_cut_off_is_not_run(reason: FinishReason, expected: str) -> None:
-    made = splice()
-    events = feed(made, batches(SEARCH[:60], reason=reason))
-    assert made.close_round(1) is None
-    assert message(events)["stop_reason"] == expected
-    assert message(events)["content"][0]["type"] == "server_tool_use"
+    part = Round(LOOKUP[:60], reason=reason)
+    whole = message(part.events)
+    assert whole["stop_reason"] == part.stream.stop_reason == expected
+    assert whole["content"][0]["type"] == "server_tool_use"
+
+
+def test_a_stop_sequence_behind_a_search_comes_too_late() -> None:
+    part = Round(LOOKUP + "STOP", stops=("STOP",))
+    assert part.stream.stop_reason == SEARCH
+    assert "message_delta" not in kinds(part.events)
 
 
 def test_the_end_between_two_rounds() -> None:
-    made = splice()
-    events = feed(made, batches(SEARCH))
-    made.close_round(1)
-    events += made.answer(RESULT) + made.end("pause_turn")
+    joint = Joint(HEAD)
+    events = feed(joint, Round(LOOKUP))
+    joint.close_round(1)
+    events += joint.answer(RESULT) + joint.end("pause_turn")
     whole = message(events)
     assert whole["stop_reason"] == "pause_turn"
     assert whole["usage"]["output_tokens"] == 1
@@ -144,10 +155,11 @@ def test_the_end_between_two_rounds() -> None:
 
 
 def test_the_end_tells_of_context_edits() -> None:
-    made = Splice({"lookup": "bm25"}, ReplyHead("msg_1", "m", edits=[]))
-    feed(made, batches(SEARCH))
-    made.close_round(1)
-    assert made.end("pause_turn")[0]["context_management"] == {"applied_edits": []}
+    head = ReplyHead("msg_1", "m", searches={"lookup": "bm25"}, edits=[])
+    joint = Joint(head)
+    feed(joint, Round(LOOKUP, head=head))
+    joint.close_round(1)
+    assert joint.end("pause_turn")[0]["context_management"] == {"applied_edits": []}
 
 
 def asked(*messages: dict[str, Any], **fields: Any) -> wire.MessagesRequest:
