@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 from ratoon.api.app import create_app
 from ratoon.api.service import ApiSettings, Service
+from ratoon.api.think import Signer, ThinkSwitch
 from ratoon.chat.formats.table import DIALECTS
 from ratoon.chat.normalise import Rules
 from ratoon.chat.render import Renderer
@@ -45,6 +47,8 @@ def build(settings: Settings, progress: Callable[[float], None] | None = None) -
     service = Service(
         engine,
         _renderer(settings, model, replies),
+        think=ThinkSwitch(is_locked=not settings.think),
+        signer=_signer(settings, engine.model_name),
         settings=_api_settings(settings),
         replies=replies,
     )
@@ -104,6 +108,12 @@ def _template_source(file: Path | None, model: Model) -> str:
     if model.chat_template is None:
         raise ModelError(f"{model.name} has no chat template; give one with --chat-template FILE")
     return model.chat_template
+
+
+def _signer(settings: Settings, model_name: str) -> Signer:
+    """Proves that reasoning came from this model here; a secret where there is an API key."""
+    secret = f"ratoon reasoning {model_name} {settings.key or ''}"
+    return Signer(hashlib.sha256(secret.encode()).digest())
 
 
 def _text(model: Model, token: int | None) -> str:

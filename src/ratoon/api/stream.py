@@ -5,13 +5,15 @@ A reply is always produced as stream events; a reply that is not streamed is the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, assert_never
 
 from pydantic_core import from_json
 
+from ratoon.api.think import Display, Signer
 from ratoon.api.usage import usage_of
-from ratoon.chat.parser import Delta, TextDelta, ToolEnd, ToolInput, ToolStart
+from ratoon.chat.parser import Delta, TextDelta, ThinkingDelta, ToolEnd, ToolInput, ToolStart
 from ratoon.engine.events import Event, Failed, Finished, FinishReason, Started, Token
 from ratoon.errors import InternalError
 
@@ -23,6 +25,13 @@ _STOP_REASONS = {
     FinishReason.STOP: "end_turn",
     FinishReason.LENGTH: "max_tokens",
     FinishReason.CONTEXT: "model_context_window_exceeded",
+}
+
+
+_DELTA_FIELDS = {
+    "text_delta": "text",
+    "thinking_delta": "thinking",
+    "input_json_delta": "partial_json",
 }
 
 
@@ -41,7 +50,8 @@ class Parser(Protocol):
 class ReplyHead:
     """What is known of a reply before it starts.
 
-    ``is_clamped``: the window, not the client, set the reply's limit.
+    ``is_clamped``: the window, not the client, set the reply's limit. ``display``: how much of its
+    reasoning is sent; ``sign`` makes the signature of that.
     """
 
     message_id: str
@@ -49,6 +59,8 @@ class ReplyHead:
     boundaries: tuple[int, ...] = ()
     has_marks: bool = False
     is_clamped: bool = False
+    display: Display = "hidden"
+    sign: Callable[[str], str] = Signer().sign
 
 
 class ReplyStream:
@@ -66,6 +78,7 @@ class ReplyStream:
         self._n_blocks = 0
         self._open: str | None = None  # type of the block that is open now
         self._has_tool = False
+        self._thought: list[str] = []  # of the thinking block that is open now
 
     def feed(self, event: Event) -> list[WireEvent]:
         """Raises the error of a failed request: the edge decides how the client hears of it."""
@@ -137,6 +150,8 @@ class ReplyStream:
         match delta:
             case TextDelta():
                 return self._text(delta.text)
+            case ThinkingDelta():
+                return self._thinking(delta.text)
             case ToolStart():
                 self._has_tool = True
                 block = {"type": "tool_use", "id": delta.id, "name": delta.name, "input": {}}
@@ -156,6 +171,18 @@ class ReplyStream:
         opening = self._open_block({"type": "text", "text": ""}) if is_new else []
         return [*opening, self._block_delta({"type": "text_delta", "text": text})]
 
+    def _thinking(self, text: str) -> list[WireEvent]:
+        display = self._head.display
+        if display == "hidden":
+            return []
+        is_new = self._open != "thinking"
+        block = {"type": "thinking", "thinking": "", "signature": ""}
+        events = self._open_block(block) if is_new else []
+        self._thought.append(text)
+        if display == "shown":
+            events.append(self._block_delta({"type": "thinking_delta", "thinking": text}))
+        return events
+
     def _open_block(self, block: dict[str, Any]) -> list[WireEvent]:
         closing = self._close_block()
         start = {"type": "content_block_start", "index": self._n_blocks, "content_block": block}
@@ -169,8 +196,13 @@ class ReplyStream:
     def _close_block(self) -> list[WireEvent]:
         if self._open is None:
             return []
+        events: list[WireEvent] = []
+        if self._open == "thinking":
+            signature = self._head.sign("".join(self._thought))
+            events.append(self._block_delta({"type": "signature_delta", "signature": signature}))
+            self._thought = []
         self._open = None
-        return [{"type": "content_block_stop", "index": self._n_blocks - 1}]
+        return [*events, {"type": "content_block_stop", "index": self._n_blocks - 1}]
 
 
 class MessageFold:
@@ -188,19 +220,24 @@ class MessageFold:
                 self.message["content"].append(dict(event["content_block"]))
                 self._parts = []
             case "content_block_delta":
-                delta = event["delta"]
-                self._parts.append(delta.get("text") or delta.get("partial_json") or "")
+                self._add(event["delta"])
             case "content_block_stop":
                 self._fill(self.message["content"][-1], "".join(self._parts))
             case "message_delta":
                 self.message.update(event["delta"], usage=event["usage"])
 
+    def _add(self, delta: dict[str, Any]) -> None:
+        if delta["type"] == "signature_delta":
+            self.message["content"][-1]["signature"] = delta["signature"]
+        else:
+            self._parts.append(delta[_DELTA_FIELDS[delta["type"]]])
+
     @staticmethod
     def _fill(block: dict[str, Any], whole: str) -> None:
-        if block["type"] == "text":
-            block["text"] = whole
-        else:
+        if block["type"] == "tool_use":
             block["input"] = tool_input(whole)
+        else:
+            block[block["type"]] = whole  # the field of a text or thinking block has its name
 
 
 def tool_input(text: str) -> dict[str, Any]:

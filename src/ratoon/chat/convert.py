@@ -11,15 +11,12 @@ from typing import Any
 
 from ratoon import wire
 from ratoon.chat import tools
+from ratoon.chat.late import SEPARATOR, LateForm, reminder
 from ratoon.chat.normalise import Conversation, Turn
 from ratoon.chat.replay import Context, Replayer, Splice
 from ratoon.chat.template import ChatTemplate, Message
 from ratoon.chat.tokens import Guard
 from ratoon.errors import InvalidRequest
-
-# Stands between neighbouring texts wherever they become one: system blocks, text blocks of a
-# message, texts of a tool result, merged messages.
-SEPARATOR = "\n\n"
 
 _ERROR = "Error: "
 
@@ -39,10 +36,16 @@ class Converter:
     what it held before."""
 
     def __init__(
-        self, template: ChatTemplate, guard: Guard, context: Context, replayer: Replayer
+        self,
+        template: ChatTemplate,
+        guard: Guard,
+        late_form: LateForm | None,
+        context: Context,
+        replayer: Replayer,
     ) -> None:
         self._template = template
         self._guard = guard
+        self._late_form = late_form
         self._context = context
         self._replayer = replayer
         self._calls: dict[str, tuple[str, str]] = {}
@@ -90,10 +93,9 @@ class Converter:
         text = SEPARATOR.join(self._text(block, turn) for block in turn.blocks)
         message = {"role": "system", "content": text}
         if is_late and not self._template.takes_late_system:
-            message = {
-                "role": "user",
-                "content": f"<system-reminder>\n{text}\n</system-reminder>",
-            }
+            mark = self._guard.late_mark
+            content = f"{mark}{text}{mark}" if self._late_form else reminder(text)
+            message = {"role": "user", "content": content}
         yield Entry(message, any(_is_marked(block) for block in turn.blocks))
 
     def _user(self, turn: Turn, _is_late: bool) -> Iterator[Entry]:

@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 from ratoon import wire
 from ratoon.chat import tools
 from ratoon.chat.arrange import arrange
-from ratoon.chat.convert import SEPARATOR, Converter, Entry
+from ratoon.chat.convert import Converter, Entry
 from ratoon.chat.formats import hermes
 from ratoon.chat.formats.call import Dialect, Tools
 from ratoon.chat.formats.table import detect
+from ratoon.chat.late import SEPARATOR, LateForm, find_late_form
 from ratoon.chat.normalise import Conversation, Rules, normalise
 from ratoon.chat.replay import Context, Replayer, Splice, origin_of, put_back
 from ratoon.chat.template import ChatTemplate, Message
-from ratoon.chat.thinking import Reasoning
+from ratoon.chat.thinking import Reasoning, ThinkMode, think_modes
 from ratoon.chat.tokens import Guard, Markup, PromptTokenizer, Splices
 from ratoon.chat.vocab import Vocab
 from ratoon.errors import InvalidRequest
@@ -33,9 +34,9 @@ class Prompt:
     ``fired``: how often each rule changed something. ``has_late_run``: system messages follow
     the first user message directly, so that hoisting them makes a difference. ``dialect`` and
     ``schemas`` tell how to read calls in the reply; ``schemas`` holds the tools that may be called
-    now. ``reasoning`` is None where the reply can't begin with any. ``origin`` tells where the
-    reply is sampled, None where it continues a text; ``replays`` counts what became of the
-    replies that the request echoes."""
+    now. ``reasoning`` is None where the reply can't begin with any; ``thinks``: it was asked for.
+    ``origin`` tells where the reply is sampled, None where it continues a text; ``replays`` counts
+    what became of the replies that the request echoes."""
 
     tokens: list[int]
     boundaries: tuple[int, ...]
@@ -46,6 +47,7 @@ class Prompt:
     dialect: Dialect = hermes.DIALECT
     schemas: Tools = field(default_factory=dict)
     reasoning: Reasoning | None = None
+    thinks: bool = False
     origin: Origin | None = None
     replays: Mapping[str, int] = field(default_factory=dict)
 
@@ -72,12 +74,23 @@ class Renderer:
         self._memory = memory
         self._markup = Markup(vocab, template.source)
         self._tokenizer = PromptTokenizer(vocab, self._markup)
+        self._think_modes = self._safe(think_modes(template))
+        self._late_form = find_late_form(template)
 
-    def render(self, request: wire.CountTokensRequest, *, hoist: bool = True) -> Prompt:
+    def _safe(self, modes: dict[bool, ThinkMode]) -> dict[bool, ThinkMode]:
+        """Modes that no client text can set off."""
+        return {
+            thinks: mode if self._markup.any.search(mode.header) else replace(mode, header="")
+            for thinks, mode in modes.items()
+        }
+
+    def render(
+        self, request: wire.CountTokensRequest, *, hoist: bool = True, thinks: bool = False
+    ) -> Prompt:
         """Raises InvalidRequest for what the model or its template can't take."""
         conversation = normalise(request, self._rules, hoist=hoist)
         _check(request, conversation)
-        draft, text = self._drafted(request, conversation)
+        draft, text, is_continued = self._drafted(request, conversation, thinks)
         guard = draft.guard
         splices = Splices(guard.splice, [splice.reply.tokens for splice in draft.splices()])
         cuts = draft.cuts(text)
@@ -93,28 +106,32 @@ class Renderer:
             text_len=len(text) - text.count(guard.sentinel) - text.count(guard.splice),
             dialect=self._dialect,
             schemas=tools.schemas(request.tools),
+            reasoning=None if is_continued else draft.mode.reasoning,
+            thinks=thinks,
             origin=draft.origin(text) if self._memory is not None else None,
             replays=draft.replayer.outcomes,
         )
 
     def _drafted(
-        self, request: wire.CountTokensRequest, conversation: Conversation
-    ) -> tuple[_Draft, str]:
+        self, request: wire.CountTokensRequest, conversation: Conversation, thinks: bool
+    ) -> tuple[_Draft, str, bool]:
         """A draft and its text; without replies put back where the template refuses them."""
-        draft = self._draft(request, conversation, self._memory)
+        draft = self._draft(request, conversation, thinks, self._memory)
         try:
-            return draft, draft.text()
+            return draft, *draft.text()
         except InvalidRequest:
             if not draft.splices():
                 raise
         draft.replayer.refuse()
-        plain = replace(self._draft(request, conversation, None), replayer=draft.replayer)
-        return plain, plain.text()
+        plain = self._draft(request, conversation, thinks, None)
+        plain = replace(plain, replayer=draft.replayer)
+        return plain, *plain.text()
 
     def _draft(
         self,
         request: wire.CountTokensRequest,
         conversation: Conversation,
+        thinks: bool,
         memory: ReplyMemory | None,
     ) -> _Draft:
         """The request's guarded parts, with sentinels that the request does not contain."""
@@ -127,10 +144,13 @@ class Renderer:
             context = Context(guard)
             context.add([system, definitions])
             replayer = Replayer(memory, tools.schemas(request.tools))
-            converter = Converter(self._template, guard, context, replayer)
+            converter = Converter(self._template, guard, self._late_form, context, replayer)
             draft = _Draft(
                 self._template,
                 guard,
+                thinks,
+                self._think_modes[thinks],
+                self._late_form,
                 system=system,
                 tools=definitions,
                 entries=converter.entries(conversation),
@@ -159,6 +179,9 @@ class _Draft:
 
     template: ChatTemplate
     guard: Guard
+    thinks: bool
+    mode: ThinkMode
+    late_form: LateForm | None
     system: list[str]
     tools: list[dict[str, Any]]
     entries: list[Entry]
@@ -178,8 +201,9 @@ class _Draft:
         n_replayed = self.replayer.outcomes[Outcome.REPLAYED]
         return {"replay": n_replayed} if n_replayed else {}
 
-    def text(self) -> str:
-        """The whole prompt. A final assistant text is left open: the reply continues it."""
+    def text(self) -> tuple[str, bool]:
+        """The whole prompt, and whether it ends in a final assistant text, which is left open:
+        the reply continues it."""
         part = self._whole()
         messages = self._messages(part)
         last = messages[-1]
@@ -188,8 +212,8 @@ class _Draft:
             opened = [*messages[:-1], {**last, "content": last["content"] + mark}]
             text, found, _ = self._render(opened, part, False).rpartition(mark)
             if found:
-                return text
-        return self._render(messages, part, True)
+                return text, True
+        return self._render(messages, part, True), False
 
     def origin(self, text: str) -> Origin | None:
         """Where the reply will be sampled; None where it continues a final assistant's text."""
@@ -253,7 +277,10 @@ class _Draft:
     def _render(self, messages: list[Message], part: _Part, generation: bool) -> str:
         takes_tools = part.n_tools and self.template.takes_tools
         offered = self.tools[: part.n_tools] if takes_tools else None
-        text = self.template.render(messages, offered, generation)
+        text = self.template.render(messages, offered, generation, thinks=self.thinks)
+        text = self.mode.settle(text + self.mode.suffix * generation)
+        if self.late_form:
+            text = self.late_form.rewrite(text, self.guard.late_mark)
         return put_back(text, self.splices(part.n_entries), self.guard)
 
 

@@ -31,7 +31,9 @@ from ratoon.reuse.replies import (
     Thought,
 )
 
-_TAIL = 64  # characters that tell where a header begins
+# Characters that tell where a header begins: less than the shortest of turns takes, for what
+# stands before that may look otherwise in another mode of reasoning.
+_TAIL = 24
 _MAX_HEADER = 512
 
 
@@ -47,11 +49,12 @@ class Context:
     """A running digest of what a prompt says, in whatever words the guard puts it."""
 
     def __init__(self, guard: Guard) -> None:
-        self._sentinel = guard.sentinel
+        # JSON text holds no control character, so this one is told from all that a client says.
+        self._plain = str.maketrans({guard.sentinel: None, guard.late_mark: "\1"})
         self._digest = hashlib.blake2b(digest_size=16)
 
     def add(self, value: object) -> None:
-        text = json.dumps(value, ensure_ascii=False).replace(self._sentinel, "")
+        text = json.dumps(value, ensure_ascii=False).translate(self._plain)
         self._digest.update(text.encode() + b"\0")
 
     def add_tokens(self, tokens: array[int]) -> None:

@@ -84,6 +84,7 @@ class ChatTemplate:
         self, source: str, bos: str, eos: str, now: Callable[[], datetime] = datetime.now
     ) -> None:
         self.source = source
+        self.bos = bos
         self._tokens = {"bos_token": bos, "eos_token": eos}
         try:
             self._template = _environment(now).from_string(source)
@@ -98,8 +99,11 @@ class ChatTemplate:
         messages: list[Message],
         tools: list[dict[str, Any]] | None,
         add_generation_prompt: bool,
+        *,
+        thinks: bool = False,
     ) -> str:
         """The prompt text; ``add_generation_prompt`` ends it with the assistant's header.
+        ``thinks`` asks for reasoning, by the names that templates know the switch under.
 
         Raises InvalidRequest when the template refuses the conversation.
         """
@@ -112,12 +116,26 @@ class ChatTemplate:
                 messages=messages,
                 tools=tools,
                 add_generation_prompt=add_generation_prompt,
+                enable_thinking=thinks,
+                thinking=thinks,
                 **self._tokens,
             )
         except Exception as error:  # foreign code: it may raise anything
             raise InvalidRequest(
                 f"the model's chat template refused the conversation: {error}"
             ) from error
+
+    def opening(self, *, thinks: bool) -> tuple[str, str]:
+        """A user message, and what the template writes behind it for the reply to follow."""
+        messages = [_user("alpha")]
+        without = self.render(messages, None, False, thinks=thinks)
+        whole = self.render(messages, None, True, thinks=thinks)
+        return without, whole[len(without) :] if whole.startswith(without) else ""
+
+    def before_reply(self) -> str:
+        """What the template writes in front of an earlier reply's text."""
+        messages = [_user("alpha"), _assistant("beta"), _user("gamma")]
+        return self.render(messages, None, False).partition("beta")[0]
 
     def stub_call(self, id: str, name: str, mark: str) -> Message:
         """A message with one call that shows ``mark`` in its arguments."""

@@ -66,15 +66,16 @@ class Guard:
     def __init__(self, markup: Markup, avoid: Iterable[str] = ()) -> None:
         taken = set(avoid)
         free = [char for char in NONCHARACTERS if char not in taken]
-        if len(free) < 3:
+        if len(free) < 4:
             raise InvalidRequest("the request contains too many Unicode noncharacters")
-        self.sentinel, self.end_mark, self.splice = free[:3]
+        self.sentinel, self.end_mark, self.late_mark, self.splice = free[:4]
         self.seen: set[str] = set()
         self._markup = markup
 
     @property
     def is_sound(self) -> bool:
-        return self.seen.isdisjoint((self.sentinel, self.end_mark, self.splice))
+        marks = (self.sentinel, self.end_mark, self.late_mark, self.splice)
+        return self.seen.isdisjoint(marks)
 
     def text(self, text: str) -> str:
         if not text.isascii():
