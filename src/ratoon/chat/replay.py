@@ -91,7 +91,8 @@ class Replayer:
         outcome, reply = memory.find(blocks, context)
         if reply is not None and not means_same(reply.blocks, blocks, self.toolbox.known_schemas):
             return Outcome.DIFFERENT, None
-        if reply is not None and not self._thinks and _reasons(reply):
+        thinks = self._thinks and not turn.hides_thinking
+        if reply is not None and not thinks and _reasons(reply):
             return Outcome.REFUSED, None  # reasoning in a history asks for more of it
         return outcome, reply
 
