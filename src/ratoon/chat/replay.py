@@ -94,6 +94,8 @@ class Replayer:
         outcome, reply = memory.find(blocks, context)
         if reply is not None and not means_same(reply.blocks, blocks, self.toolbox.known_schemas):
             return Outcome.DIFFERENT, None
+        if reply is not None and turn.hides_thinking and reply.has_reasoning:
+            return Outcome.REFUSED, None
         return outcome, reply
 
     def refuse(self) -> None:
