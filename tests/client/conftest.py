@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,7 +42,7 @@ class Stage:
 
 
 # opens a stage whose server gets these flags
-Stages = Callable[..., Stage]
+Opened = Callable[..., AbstractContextManager[Stage]]
 
 
 @pytest.fixture(scope="session")
@@ -61,29 +61,17 @@ def ground() -> Iterator[Ground]:
         yield ground
 
 
-@pytest.fixture
-def stage_with(
-    ground: Ground, client_bin: Path, cut1_path: Path, tmp_path: Path
-) -> Iterator[Stages]:
-    """Opens stages of the test's own."""
-    with ExitStack() as stack:
-
-        def enter(*flags: str) -> Stage:
-            return stack.enter_context(
-                open_stage(ground, client_bin, tmp_path, ("--model", str(cut1_path), *flags))
-            )
-
-        yield enter
-
-
-@pytest.fixture(scope="module")
-def wide(
+@pytest.fixture(scope="session")
+def opened(
     ground: Ground, client_bin: Path, cut1_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Stage]:
-    """One server for many tests, with a window wide enough for the client's whole prompt."""
-    flags = ("--model", str(cut1_path), "--n-ctx", "65536")
-    with open_stage(ground, client_bin, tmp_path_factory.mktemp("wide"), flags) as stage:
-        yield stage
+) -> Opened:
+    """Opens stages with known replies."""
+
+    def open_scripted(*flags: str) -> AbstractContextManager[Stage]:
+        folder = tmp_path_factory.mktemp("stage")
+        return open_stage(ground, client_bin, folder, ("--model", str(cut1_path), *flags))
+
+    return open_scripted
 
 
 @contextmanager

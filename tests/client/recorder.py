@@ -83,8 +83,7 @@ class Recorder:
 
         def listen(event: Event) -> None:
             if isinstance(event, Finished | Failed):
-                is_finished = isinstance(event, Finished)
-                watched.outcome = event.reason.value if is_finished else "failed"
+                watched.outcome = "failed" if isinstance(event, Failed) else event.reason.value
                 self._write_if_over(watched)
             emit(event)
 

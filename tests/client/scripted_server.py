@@ -27,7 +27,7 @@ from tests.client.scripts import CLOSING, SCRIPTS, SUMMARY, WORK
 
 _TURN = re.compile(r"<\|im_start\|>(\w+)\n(.*?)(?:<\|im_end\|>|\Z)", re.DOTALL)
 _RESULT = re.compile(r"<tool_response>.*?</tool_response>", re.DOTALL)
-_ASKS_SUMMARY = "<summary>"  # names the element that a compaction wants
+_ELEMENTS = ("<analysis>", "<summary>")  # what a compaction asks for
 _MARK = re.compile(r"\[\[S:(\w+)\]\]")
 
 
@@ -56,7 +56,7 @@ class Prompter:
             if marks:
                 name, n_said = marks[-1], 0
             n_said += role == "assistant"
-        if _ASKS_SUMMARY in said:
+        if all(element in said for element in _ELEMENTS):
             return SUMMARY
         replies = self._scripts.get(name, ())
         return replies[n_said] if n_said < len(replies) else CLOSING

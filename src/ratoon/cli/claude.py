@@ -122,9 +122,9 @@ def max_output(n_ctx: int) -> int:
 def told_window(n_ctx: int) -> int:
     """The window as the client must hear it to make good use of ``n_ctx`` tokens.
 
-    The client compacts a conversation as soon as it leaves less free than a reply and a reserve made
-    for large windows. In a small one that is at once and again at every request, so this names a
-    window in which it does so when a quarter of the real one is left.
+    The client compacts a conversation that leaves less free than a reply and a reserve made for
+    large windows. In a small window that is at once and again at every request, so this names one
+    in which it happens when a quarter of the real one is left.
     """
     kept_free = max_output(n_ctx) + COMPACTION_RESERVE
     return n_ctx + max(0, kept_free - n_ctx // 4)

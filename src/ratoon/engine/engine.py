@@ -22,9 +22,9 @@ from ratoon.errors import ConfigError, InternalError, ModelError, Overloaded, Pr
 log = logging.getLogger("ratoon.engine")
 
 # For tests: the tokens that a request's reply begins with, whatever the model would say. Called
-# once for each request, on the thread that submits it; what it raises, ``submit`` raises. The prompt
-# is computed and cached as ever, and so are these tokens: they are chosen in place of sampled ones,
-# and nothing else is different. An end-of-turn token ends the reply; without one the model goes on.
+# once for each request, on the thread that submits it; what it raises, ``submit`` raises. They are
+# chosen in place of sampled ones and nothing else is different: the prompt is computed and cached,
+# and so are they. An end-of-turn token ends the reply; without one the model goes on by itself.
 ForcedTokens = Callable[[Request], Sequence[int]]
 
 COPY_TAIL = 64  # where a fork copies the whole state, losing this much is cheaper

@@ -22,8 +22,8 @@ def _inspection(name: str) -> list[str]:
         reply(
             f"Looking at {name}.",
             call("Bash", description="Count", command=f"cd {WORK} && wc -l src/{name}.py"),
+            call("Read", file_path=f"{WORK}/src/{name}.py"),
         ),
-        call("Read", file_path=f"{WORK}/src/{name}.py"),
         f"There is one function, {name}.",
     ]
 

@@ -6,10 +6,11 @@ from tests.client.scripts.writing import call, raw_call, reply
 
 SCRIPTS: dict[str, list[str]] = {
     # each number is as many tokens as it has digits
-    "grow": [
-        call("Bash", command=f"seq {n}001 {n}400", description="Count") for n in range(1, 10)
-    ],
+    "grow": [call("Bash", command="seq 1001 1150", description="Count")] * 12,
+    "leap": [call("Bash", command="seq 1001 1400", description="Count")] * 12,
+    # a compaction keeps the last round or two, which count as given replies
     "grown": [
+        "Never said.",
         reply("On it goes.", call("Bash", command="echo grown", description="Speak")),
         "It was counted.",
     ],
@@ -20,8 +21,8 @@ SCRIPTS: dict[str, list[str]] = {
         # one brace is missing: no call, and so the end
         raw_call("Bash", '{"command": "true"'),
     ],
-    "long": ["word " * 3000],
-    "cut": ["word " * 600, "That was the rest."],
-    "cut_call": [call("Bash", command="echo " + "word " * 600, description="Long"), "Too long."],
-    "short": ["word " * 120, "And that was it."],
+    "endless": ["word " * 3000],
+    "long": ["word " * 400 + "And that was it."],
+    "cut": ["word " * 800, "That was the rest."],
+    "cut_call": [call("Bash", command="echo " + "word " * 800, description="Long"), "Too long."],
 }

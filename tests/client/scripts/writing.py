@@ -7,7 +7,9 @@ import json
 WORK = "$WORK"  # stands for the folder the client works in
 CLOSING = "That is all."
 # of a conversation that is compacted; it goes on with another script
-SUMMARY = "<analysis>\nNumbers.\n</analysis>\n<summary>\n[[S:grown]] Numbers were counted.\n</summary>"
+SUMMARY = (
+    "<analysis>\nNumbers.\n</analysis>\n<summary>\n[[S:grown]] Numbers were counted.\n</summary>"
+)
 
 
 def call(tool: str, **arguments: object) -> str:
