@@ -49,7 +49,7 @@ WRONG_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": "5"}, "max_tokens: Input should be a valid integer"),
     ({"max_tokens": 1.5}, "max_tokens: Input should be a valid integer"),
     ({"max_tokens": True}, "max_tokens: Input should be a valid integer"),
-    ({"max_tokens": 0}, "max_tokens: Input should be greater than or equal to 1"),
+    ({"max_tokens": -1}, "max_tokens: Input should be greater than or equal to 0"),
     ({"stream": "yes"}, "stream: Input should be a valid boolean"),
     ({"temperature": "hot"}, "temperature: Input should be a valid number"),
     ({"temperature": 1.5}, "temperature: range: 0..1"),
@@ -62,7 +62,7 @@ WRONG_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"system": 1}, "system: Input should be a valid string"),
     ({"system": [{"type": "text"}]}, "system.0.text: Field required"),
     ({"tools": [{}]}, "tools.0.name: Field required"),
-    ({"messages": [{"role": "bot", "content": ""}]}, "messages.0.role: Input should be 'user', "),
+    ({"messages": [{"role": 5, "content": ""}]}, "messages.0.role: Input should be 'user', "),
     ({"messages": [{"role": "user"}]}, "messages.0.content: Field required"),
     (user(5), "messages.0.content: Input should be a valid string"),
     (user([{"type": "text"}]), "messages.0.content.0.text.text: Field required"),
@@ -224,7 +224,7 @@ def test_a_request_the_server_cancels(http: httpx.Client, engine: ScriptedEngine
 
 
 class BuggyRenderer(ByteRenderer):
-    def render(self, request: Any, *, hoist: bool = True) -> Any:
+    def render(self, request: Any, *, hoist: bool = True, thinks: bool = False) -> Any:
         raise ZeroDivisionError("with a secret")
 
 

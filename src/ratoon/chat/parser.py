@@ -1,4 +1,4 @@
-"""A reply's bytes to deltas of text and tool calls: a pure state machine.
+"""A reply's bytes to deltas of reasoning, text and tool calls: a pure state machine.
 
 What may turn out to be markup is held back until it is known; nothing that the model wrote is
 lost, except the markup of calls and the blanks around them.
@@ -15,10 +15,16 @@ from ratoon.chat.formats import hermes
 from ratoon.chat.formats.call import Call, Dialect, Form, Tools
 from ratoon.chat.formats.scan import Body
 from ratoon.chat.stop import StopMatcher, n_partial
+from ratoon.chat.thinking import Reasoning, ThinkSplitter
 
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingDelta:
     text: str
 
 
@@ -38,11 +44,14 @@ class ToolEnd:
     pass
 
 
-Delta = TextDelta | ToolStart | ToolInput | ToolEnd
+Delta = TextDelta | ThinkingDelta | ToolStart | ToolInput | ToolEnd
 
 
 class ReplyParser:
-    """Feed pieces, then finish once. The concatenated deltas do not depend on the pieces."""
+    """Feed pieces, then finish once. The concatenated deltas do not depend on the pieces.
+
+    No stop sequence counts and no call starts inside reasoning.
+    """
 
     def __init__(
         self,
@@ -51,8 +60,10 @@ class ReplyParser:
         tool_id: Callable[[], str],
         dialect: Dialect = hermes.DIALECT,
         tools: Tools = MappingProxyType({}),
+        reasoning: Reasoning | None = None,
     ) -> None:
         self._detokenizer = Detokenizer()
+        self._thinking = ThinkSplitter(reasoning) if reasoning else None
         self._stop = StopMatcher(stop_sequences)
         self._calls = _CallSplitter(tool_id, dialect, tools) if parses_tools else None
 
@@ -62,11 +73,20 @@ class ReplyParser:
         return self._stop.matched
 
     def feed(self, piece: bytes) -> list[Delta]:
-        return self._split(self._stop.feed(self._detokenizer.feed(piece)))
+        text = self._detokenizer.feed(piece)
+        if self._thinking is None:
+            return self._split(self._stop.feed(text))
+        thought, text = self._thinking.feed(text)
+        return _thought(thought) + self._split(self._stop.feed(text))
 
     def finish(self) -> list[Delta]:
-        text = self._stop.feed(self._detokenizer.flush()) + self._stop.flush()
-        deltas = self._split(text)
+        text, thoughts = self._detokenizer.flush(), ["", ""]
+        if self._thinking is not None:
+            thoughts[0], text = self._thinking.feed(text)
+            thoughts[1], last = self._thinking.finish()
+            text += last
+        deltas = self._split(self._stop.feed(text) + self._stop.flush())
+        deltas = _thought("".join(thoughts)) + deltas
         return deltas + self._calls.finish() if self._calls else deltas
 
     def _split(self, text: str) -> list[Delta]:
@@ -175,6 +195,10 @@ class _CallSplitter:
                 deltas.append(ToolInput(call.arguments))
             deltas.append(ToolEnd())
         self._is_after_call = True
+
+
+def _thought(text: str) -> list[Delta]:
+    return [ThinkingDelta(text)] if text else []
 
 
 def _add_text(text: str, deltas: list[Delta]) -> None:

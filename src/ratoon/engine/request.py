@@ -61,7 +61,7 @@ class Timings:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A prompt to continue.
+    """A prompt to continue; with ``max_tokens`` 0, only to be computed and kept.
 
     ``emit`` is called on the engine thread, once per event, and must not block.
     ``boundaries`` are token offsets in the prompt where a saved state is likely to be reused.
@@ -75,6 +75,7 @@ class Request:
     boundaries: tuple[int, ...] = ()
     priority: Priority = Priority.INTERACTIVE
     guide: Guide | None = None
+    label: str = "req"  # what the log calls it
 
     state: RequestState = RequestState.WAITING
     output: list[int] = field(default_factory=list)
