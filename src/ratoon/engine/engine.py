@@ -21,8 +21,10 @@ from ratoon.errors import ConfigError, InternalError, ModelError, Overloaded, Pr
 
 log = logging.getLogger("ratoon.engine")
 
-# For tests: the tokens that a request's reply begins with, whatever the model would say. Its
-# prompt is still computed and cached, as are these tokens. An end-of-turn token ends the reply.
+# For tests: the tokens that a request's reply begins with, whatever the model would say. Called
+# once for each request, on the thread that submits it; what it raises, ``submit`` raises. They are
+# chosen in place of sampled ones and nothing else is different: the prompt is computed and cached,
+# and so are they. An end-of-turn token ends the reply; without one the model goes on by itself.
 ForcedTokens = Callable[[Request], Sequence[int]]
 
 COPY_TAIL = 64  # where a fork copies the whole state, losing this much is cheaper
@@ -108,12 +110,14 @@ class Engine:
             raise PromptTooLong(len(request.prompt), self.n_ctx - 1)
         if not request.prompt:
             raise InternalError("an empty prompt can't be continued")
+        sampler = self._sampler(request)
         with self._wake:
             if self._is_stopping:
                 raise _shutting_down()
             if len(self._inbox) + len(self.scheduler.waiting) >= self.scheduler.config.max_queue:
                 raise Overloaded("Overloaded: too many requests are waiting")
             request.timings.arrived_s = self._clock()
+            self._samplers[request.id] = sampler
             self._inbox.append(request)
             self._wake.notify()
 
@@ -196,7 +200,6 @@ class Engine:
         emissions: list[Emission] = []
         with self._lock:
             for request in arrived:
-                self._samplers[request.id] = self._sampler(request)
                 self.scheduler.add(request)
             for request_id in cancelled:
                 emissions += self.scheduler.cancel(request_id, self._clock())
