@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
-from ratoon.api.stream import ReplyStream, WireEvent, tool_input
+from ratoon.api.stream import SEARCH, ReplyStream, WireEvent, tool_input
 from ratoon.chat.render import Prompt
 from ratoon.engine.events import Event, Finished, Token
 from ratoon.reuse.replies import (
@@ -22,10 +22,10 @@ from ratoon.reuse.replies import (
 
 
 class RecordedStream:
-    """A reply stream that remembers the reply when the engine has ended it.
+    """A reply stream that remembers the reply when the engine, or a search, has ended it.
 
     One that a stop sequence, a cancel or an error ended is not kept: its tokens go further than
-    its blocks, or nobody got them.
+    its blocks, or nobody got them. Nor is one with hidden reasoning, which must not come back.
     """
 
     def __init__(self, stream: ReplyStream, memory: ReplyMemory, prompt: Prompt) -> None:
@@ -49,13 +49,14 @@ class RecordedStream:
             self._tokens.append(event.token)
         for each in told:
             self._blocks.feed(each)
-        if isinstance(event, Finished) and self.stop_reason != "stop_sequence":
+        is_whole = isinstance(event, Finished) and self.stop_reason != "stop_sequence"
+        if is_whole or self.stop_reason == SEARCH:
             self._remember()
         return told
 
     def _remember(self) -> None:
         origin, blocks = self._prompt.origin, tuple(self._blocks.blocks)
-        if origin is not None and blocks:
+        if origin is not None and blocks and not self._stream.hides_reasoning:
             path = path_digest([*self._prompt.tokens, *self._tokens])
             self._memory.remember(Reply(origin, self._tokens, blocks, path))
 
@@ -105,4 +106,5 @@ _BLOCKS: dict[str, Callable[[BlockFold], SentBlock]] = {
     "text": BlockFold._text,
     "thinking": BlockFold._thought,
     "tool_use": BlockFold._call,
+    "server_tool_use": BlockFold._call,
 }

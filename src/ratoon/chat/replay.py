@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ratoon import wire
-from ratoon.chat.formats.call import Tools
 from ratoon.chat.normalise import Turn
 from ratoon.chat.tokens import Guard
+from ratoon.chat.toolbox import Toolbox
 from ratoon.errors import InvalidRequest
 from ratoon.reuse.echo import means_same
 from ratoon.reuse.replies import (
@@ -69,10 +69,11 @@ class Context:
 class Replayer:
     """Finds the replies that one request echoes. ``outcomes`` counts what became of each echo."""
 
-    def __init__(self, memory: ReplyMemory | None, schemas: Tools) -> None:
+    def __init__(self, memory: ReplyMemory | None, toolbox: Toolbox, thinks: bool) -> None:
         self.outcomes: Counter[str] = Counter()
+        self.toolbox = toolbox
         self._memory = memory
-        self._schemas = schemas
+        self._thinks = thinks
 
     def find(self, turn: Turn, context: bytes, *, has_place: bool) -> Reply | None:
         """The reply that the turn echoes, if it was sampled in this context and still means the
@@ -92,13 +93,19 @@ class Replayer:
         if blocks is None:
             return Outcome.DIFFERENT, None
         outcome, reply = memory.find(blocks, context)
-        if reply is not None and not means_same(reply.blocks, blocks, self._schemas):
+        if reply is not None and not means_same(reply.blocks, blocks, self.toolbox.known_schemas):
             return Outcome.DIFFERENT, None
+        if reply is not None and not self._thinks and _reasons(reply):
+            return Outcome.REFUSED, None  # reasoning in a history asks for more of it
         return outcome, reply
 
     def refuse(self) -> None:
         """The template refused the whole conversation with its replies put back."""
         self.outcomes[Outcome.REFUSED] += self.outcomes.pop(Outcome.REPLAYED, 0)
+
+
+def _reasons(reply: Reply) -> bool:
+    return any(isinstance(block, Thought) for block in reply.blocks)
 
 
 def _echoed(blocks: Sequence[wire.ContentBlock]) -> list[EchoedBlock] | None:
@@ -110,7 +117,7 @@ def _echoed(blocks: Sequence[wire.ContentBlock]) -> list[EchoedBlock] | None:
                 echoed.append(Text(block.text))
             case wire.ThinkingBlock():
                 echoed.append(Thought(block.thinking, block.signature))
-            case wire.ToolUseBlock():
+            case wire.ToolUseBlock() | wire.ServerToolUseBlock():
                 echoed.append(EchoedCall(block.id, block.name, block.input))
             case _:
                 return None

@@ -74,8 +74,8 @@ class Guard:
 
     @property
     def is_sound(self) -> bool:
-        marks = (self.sentinel, self.end_mark, self.late_mark, self.splice)
-        return self.seen.isdisjoint(marks)
+        own = (self.sentinel, self.end_mark, self.late_mark, self.splice)
+        return self.seen.isdisjoint(own)
 
     def text(self, text: str) -> str:
         if not text.isascii():
@@ -163,6 +163,10 @@ class PromptTokenizer:
     @property
     def cached_bytes(self) -> int:
         return self._cache.n_bytes
+
+    def count(self, text: str) -> int:
+        """Tokens of a text that stands alone; no markup is looked for."""
+        return len(self._plain(_UNSENDABLE.sub("\ufffd", text)))
 
     def _begins_with(self, text: str, token: int) -> bool:
         match = self._markup.any.match(text)
