@@ -158,15 +158,26 @@ def test_cuts_behind_a_reply(name: str) -> None:
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_reasoning_is_switched_between_replies(name: str) -> None:
+    """Each header is the one that its reply was sampled after."""
     session = Session(TEMPLATES[name], ("user", "1"))
     for n, thinks in enumerate((True, False, True)):
         session.thinks = thinks
-        whole = session.reply(sampled(f"hm</think>a{n}"), Thought("hm", "s"), Text(f"a{n}"))
+        whole = session.reply(sampled(f"</think>a{n}"), Text(f"a{n}"))
         session.turns += [("assistant", f"a{n}"), ("user", "more")]
         for session.thinks in (True, False):
             prompt = session.prompt()
             assert prompt.replays == {"replayed": n + 1}
             assert begins(prompt, whole)
+
+
+def test_reasoning_comes_back_only_where_it_is_asked_for() -> None:
+    session = Session(TEMPLATES["think_switch"], ("user", "1"))
+    session.thinks = True
+    whole = session.reply(sampled("hm</think>a"), Thought("hm", "s"), Text("a"))
+    assert begins(session.prompt(("assistant", "a"), ("user", "2")), whole)
+    session.thinks = False
+    assert session.prompt().replays == {"refused": 1}
+    assert session.prompt().tokens == session.plain_prompt().tokens
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
