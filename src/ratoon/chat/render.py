@@ -143,7 +143,7 @@ class Renderer:
         """A draft and its text; without replies put back where the template refuses them."""
         draft = self._draft(request, conversation, thinks, self._memory)
         try:
-            return draft, draft.text()
+            return draft, *draft.text()
         except InvalidRequest:
             if not draft.splices():
                 raise
