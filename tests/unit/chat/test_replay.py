@@ -170,13 +170,15 @@ def test_reasoning_is_switched_between_replies(name: str) -> None:
             assert begins(prompt, whole)
 
 
-def test_reasoning_comes_back_only_where_it_is_asked_for() -> None:
+def test_reasoning_comes_back_until_the_server_allows_none() -> None:
     session = Session(TEMPLATES["think_switch"], ("user", "1"))
     session.thinks = True
     whole = session.reply(sampled("hm</think>a"), Thought("hm", "s"), Text("a"))
-    assert begins(session.prompt(("assistant", "a"), ("user", "2")), whole)
-    session.thinks = False
-    assert session.prompt().replays == {"refused": 1}
+    session.turns += [("assistant", "a"), ("user", "2")]
+    for session.thinks in (True, False):
+        assert begins(session.prompt(), whole)
+    session.memory.keep_reasoning(False)
+    assert session.prompt().replays == {"unknown": 1}
     assert session.prompt().tokens == session.plain_prompt().tokens
 
 
