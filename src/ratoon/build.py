@@ -11,6 +11,7 @@ from typing import Any
 from ratoon.api.app import create_app
 from ratoon.api.service import ApiSettings, Service
 from ratoon.chat.formats.table import DIALECTS
+from ratoon.chat.guides import GuideMaker
 from ratoon.chat.normalise import Rules
 from ratoon.chat.render import Renderer
 from ratoon.chat.template import ChatTemplate
@@ -39,7 +40,9 @@ def build(settings: Settings, progress: Callable[[float], None] | None = None) -
     """Wire a server. ``progress`` hears the loaded share of the model, from 0 to 1."""
     model = _load(settings, progress)
     engine = Engine(model, _engine_config(settings))
-    service = Service(engine, _renderer(settings, model), settings=_api_settings(settings))
+    guides = GuideMaker(model.vocab) if settings.constrain_tools else None
+    renderer = _renderer(settings, model)
+    service = Service(engine, renderer, guides, settings=_api_settings(settings))
     return Server(create_app(service), engine)
 
 

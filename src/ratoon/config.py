@@ -68,6 +68,10 @@ class Settings(BaseSettings):
         "auto", description="how the model writes tool calls; auto: as its chat template tells"
     )
 
+    constrain_tools: bool = Field(
+        True, description="let only tool calls and structured output come that fit their schemas"
+    )
+
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8788, ge=0, le=65535, description="port to listen on; 0: any free one")
     api_key: SecretStr | None = Field(

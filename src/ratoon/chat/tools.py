@@ -42,6 +42,19 @@ def offered(tools: Sequence[wire.Tool] | None) -> list[wire.Tool]:
     return [tool for tool in tools or () if not tool.defer_loading]
 
 
+def check_choice(request: wire.CountTokensRequest) -> None:
+    """Raises InvalidRequest where ``tool_choice`` asks for a call that can't be."""
+    choice = request.tool_choice
+    if choice is None or choice.type not in ("any", "tool"):
+        return
+    if not request.tools:
+        raise InvalidRequest("tool_choice may only be specified while providing tools")
+    if choice.type == "tool" and choice.name is None:
+        raise InvalidRequest("tool_choice.name: Field required")
+    if choice.type == "tool" and all(tool.name != choice.name for tool in request.tools):
+        raise InvalidRequest(f"tool_choice.name: Tool '{choice.name}' not found in provided tools")
+
+
 def definition(tool: wire.Tool) -> dict[str, Any]:
     """The canonical function object: equal tools give equal text, however a client wrote them."""
     schema = _NO_PARAMETERS if tool.input_schema is None else tool.input_schema
