@@ -214,9 +214,8 @@ class Unsure:
     def fed(self, raw: bytes) -> Phase | None:
         seen = self._seen + raw
         signal = b"".join(self._call.trigger.signal.encode().split())
-        come = re.match(
-            rb"\s*".join(re.escape(signal[n : n + 1]) for n in range(len(signal))), seen
-        )
+        steps = (rb"\s*" + re.escape(signal[n : n + 1]) for n in range(len(signal)))
+        come = re.match(b"".join(steps), seen)
         if come:
             return self._call.fed(seen[come.end() :])
         if signal.startswith(b"".join(seen.split())):

@@ -12,8 +12,6 @@ from ratoon.chat.grammar.lark import Lark
 # Name → JSON schema of the arguments, for each declared tool; empty where none are known.
 Tools = Mapping[str, Mapping[str, Any]]
 
-_ANY_NAME = re.compile(r"(?s:.)+")
-
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -45,7 +43,7 @@ class Layout:
 
     ``between``  None: a body holds one call
     ``again``    None: no further body follows
-    ``names``    the tool names that can be read back
+    ``names``    the tool names that can be read back; None: all
     ``marks``    texts in a call that are tokens in some vocabularies
     ``waits``    what starts like a call may be data as long as ``before`` has not come
     """
@@ -55,7 +53,7 @@ class Layout:
     between: str | None = None
     after: str = ""
     again: str | None = None
-    names: re.Pattern[str] = _ANY_NAME
+    names: re.Pattern[str] | None = None
     marks: tuple[str, ...] = ()
     waits: bool = False
 

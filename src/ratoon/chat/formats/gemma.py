@@ -38,7 +38,7 @@ def _write(lark: Lark, name: str, schema: Schema) -> str:
     return f"{plain(f'{_GEMMA_4.prefix}{name}{_GEMMA_4.opening}')} {arguments} {plain('}')}"
 
 
-_VALUES = Notation(comma=",", colon=":", quote=_QUOTE, constants={}, has_bare_keys=True)
+_VALUES = Notation(comma=",", colon=":", quote=_QUOTE, has_bare_keys=True)
 _TOKENS = Layout(_write, again="", names=NAMES, marks=(_QUOTE,))
 _CODE = Layout(write_python, after="\n", again="\n", names=NAMES)
 

@@ -13,7 +13,6 @@ _LAYOUT = Layout(
     write_object("parameters", is_opened=True),
     before='"name": "',
     again="; ",
-    marks=(_TAG,),
     waits=True,
 )
 

@@ -26,13 +26,7 @@ PYTHON = Syntax("", "(", "=", ")")
 
 
 NAMES = re.compile(r"[A-Za-z_][\w.-]*")
-_PYTHON_VALUES = Notation(
-    comma=", ",
-    colon=": ",
-    quote="",
-    constants={"true": "True", "false": "False", "null": "None"},
-    has_bare_keys=False,
-)
+_PYTHON_VALUES = Notation(constants={"true": "True", "false": "False", "null": "None"})
 
 
 def write_python(lark: Lark, name: str, schema: Schema) -> str:

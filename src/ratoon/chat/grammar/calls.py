@@ -11,11 +11,12 @@ _GAP = "/\\n{1,2}/"
 
 
 def marks(dialect: Dialect) -> set[str]:
-    """Every text that may be a token of its own."""
-    found = {text for form in dialect.forms for text in (form.start, form.end)}
+    """Every text that is a token of its own where the vocabulary has one."""
+    found = {form.start.removesuffix(form.lead) for form in dialect.forms}
+    found.update(form.end for form in dialect.forms)
     for form in dialect.forms:
         found.update(text for layout in form.layouts for text in layout.marks)
-    return found - {""}
+    return {text for text in found if any(map(str.isalpha, text))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,4 +81,5 @@ def behind_reasoning(reply: str) -> str:
 
 
 def _can_write(layout: Layout, name: str) -> bool:
-    return name == name.strip() and layout.names.fullmatch(name) is not None
+    names = layout.names
+    return names is None or (name == name.strip() and names.fullmatch(name) is not None)

@@ -82,7 +82,7 @@ class Lark:
 
     def until(self, body: str, close: str, stop: str) -> str:
         """Text that matches the pattern ``body`` and holds no ``stop``, then ``close``."""
-        kept = self.terminal(f"({body}) & ~/(?s:.*){escaped(stop)}(?s:.*)/")
+        kept = self.terminal(f"({body}) & {without(stop)}")
         first, *rest = self._parts(close)
         if first.startswith("<["):
             return " ".join([kept, first, *rest])
@@ -111,6 +111,11 @@ def plain(text: str) -> str:
 
 def one_of(choices: list[str]) -> str:
     return choices[0] if len(choices) == 1 else f"({' | '.join(choices)})"
+
+
+def without(stop: str) -> str:
+    """The pattern of what does not hold a text; more than valid UTF-8."""
+    return f"~/(?s:.*){escaped(stop)}(?s:.*)/"
 
 
 def escaped(text: str) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from ratoon.chat.grammar.lark import NOTHING, Lark, one_of, plain
+from ratoon.chat.grammar.lark import NOTHING, Lark, one_of, plain, without
 from ratoon.chat.grammar.schema import (
     Schema,
     branches,
@@ -18,20 +18,25 @@ from ratoon.chat.grammar.schema import (
     values,
 )
 
+# What a string must look like, which only a JSON grammar can say of escaped text.
+_FORMS = {"pattern", "format"}
+_CHARACTER = r'[^"\\\x00-\x1f\x7f]|\\(["\\bfnrt]|u[0-9a-fA-F]{4})'
 _BARE_KEY = re.compile(r"[\w$./-]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Notation:
-    """How a language writes values. ``quote``: its own quotes of strings, between which nothing is
-    escaped; empty: JSON's. ``constants``: what differs from JSON. ``has_bare_keys``: keys inside
-    objects stand without quotes. ``comma`` and ``colon`` come with their blanks."""
+    """How a language writes values; JSON's way where nothing is said. ``quote``: its own quotes of
+    strings, between which nothing is escaped. ``constants``: other words for JSON's.
+    ``has_bare_keys``: keys inside objects stand without quotes. ``comma`` and ``colon`` come with
+    their blanks. ``stop``: a text that no string may hold."""
 
-    comma: str
-    colon: str
-    quote: str
-    constants: Mapping[str, str]
-    has_bare_keys: bool
+    comma: str = ", "
+    colon: str = ": "
+    quote: str = ""
+    constants: Mapping[str, str] = field(default_factory=dict)
+    has_bare_keys: bool = False
+    stop: str = ""
 
 
 class Literals:
@@ -51,7 +56,7 @@ class Literals:
         """Pairs in the order of the schema, with commas between those that are there."""
         comma, colon = self._lark.text(self._notation.comma), self._lark.text(equals)
         listed = [
-            (f"{written} {colon} {self._value(member.schema)}", member)
+            (f"{written} {colon} {self.value(member.schema)}", member)
             for member in members(branch)
             if (written := key(member.key)) is not None
         ]
@@ -73,7 +78,7 @@ class Literals:
         if schema is None:
             return ""
         name = self._lark.terminal("/[A-Za-z_][A-Za-z0-9_]*/") if key("a") == plain("a") else ""
-        return f"{name or self._string({})} {colon} {self._value(schema)}"
+        return f"{name or self._string({})} {colon} {self.value(schema)}"
 
     def _bare_key(self, key: str) -> str | None:
         return plain(key) if _BARE_KEY.fullmatch(key) else None
@@ -81,7 +86,7 @@ class Literals:
     def _inner_key(self, key: str) -> str | None:
         return self._bare_key(key) if self._notation.has_bare_keys else self._quoted(key)
 
-    def _value(self, schema: Any) -> str:
+    def value(self, schema: Any) -> str:
         """One rule for each schema, so that one may hold itself."""
         return self._lark.named(
             f"{id(self._root)} {to_text(schema)}",
@@ -100,7 +105,7 @@ class Literals:
                 return self._array(branch)
             case "any":
                 types = ("string", "number", "boolean", "null", "array", "object")
-                return one_of([self._value({"type": name}) for name in types])
+                return one_of([self.value({"type": name}) for name in types])
             case "boolean":
                 return one_of([self._constant(value) for value in (True, False)])
             case "null":
@@ -109,14 +114,18 @@ class Literals:
                 return self._lark.json(branch)
 
     def _string(self, branch: Schema) -> str:
-        quote = self._notation.quote
+        quote, stop = self._notation.quote, self._notation.stop
         if not quote:
+            if stop and not _FORMS & branch.keys():
+                least, most = branch.get("minLength", 0), branch.get("maxLength", "")
+                kept = f'/"({_CHARACTER}){{{least},{most}}}"/ & {without(stop)}'
+                return self._lark.terminal(kept)
             return self._lark.json({**branch, "type": "string"})
         opening = self._lark.text(quote)
         return f"{opening} {self._lark.until(self._lark.strings(branch), quote, quote)}"
 
     def _array(self, branch: Schema) -> str:
-        item = self._value(branch.get("items", {}))
+        item = self.value(branch.get("items", {}))
         least, most = branch.get("minItems", 0), branch.get("maxItems")
         if most == 0:
             return '"[" "]"'

@@ -11,6 +11,8 @@ Schema = Mapping[str, Any]
 _COMBINED = ("anyOf", "oneOf", "allOf", "$ref", "patternProperties", "if", "not")
 _UNIONS = ("anyOf", "oneOf")
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_INTRICATE = {"allOf", "not", "if", "patternProperties", "prefixItems", "contains"}
+_INTRICATE |= {"minProperties", "maxProperties", "propertyNames", "dependentRequired"}
 _MAX_REFS = 32
 _MAX_BRANCHES = 64
 # What is left of a schema that asks for more than a grammar can say.
@@ -157,6 +159,15 @@ def values(branch: Schema) -> list[Any]:
 def is_bounded(branch: Schema) -> bool:
     """Whether a number has more to fulfil than its type."""
     return any(key in branch for key in (*_BOUNDS, "multipleOf"))
+
+
+def is_intricate(schema: Any) -> bool:
+    """Whether a schema says more than types, members, lengths and listed values."""
+    if isinstance(schema, list):
+        return any(map(is_intricate, schema))
+    if not isinstance(schema, dict):
+        return False
+    return not _INTRICATE.isdisjoint(schema) or any(map(is_intricate, schema.values()))
 
 
 def members(branch: Schema) -> list[Member]:

@@ -6,10 +6,12 @@ import re
 from dataclasses import dataclass
 
 from ratoon.chat.grammar.lark import ANY, NOTHING, Lark, number, one_of, plain
+from ratoon.chat.grammar.literal import Literals, Notation
 from ratoon.chat.grammar.schema import (
     Schema,
     branches,
     extra,
+    is_intricate,
     kind,
     members,
     to_text,
@@ -64,6 +66,7 @@ def _pair(lark: Lark, key: str, item: Schema, root: Schema, tags: Tags) -> str:
 def _value(lark: Lark, schema: Schema, root: Schema, tags: Tags) -> str:
     """A value and the closing tag. Strings are bare; any other type is JSON, which is read as such
     wherever the schema allows its type: a string must then not look like it."""
+    literals = Literals(lark, root, Notation(stop=tags.stop))
     found = branches(schema, root)
     has_strings = any(_is_text(branch) for branch in found)
     texts: list[str] = []
@@ -86,7 +89,8 @@ def _value(lark: Lark, schema: Schema, root: Schema, tags: Tags) -> str:
         choices.append(lark.until(body, tags.closing, tags.stop))
     if others:
         one = others[0] if len(others) == 1 else {"anyOf": others}
-        choices.append(f"{lark.json(with_defs(one, root))} {lark.text(tags.closing)}")
+        json = lark.json(with_defs(one, root)) if is_intricate(one) else literals.value(one)
+        choices.append(f"{json} {lark.text(tags.closing)}")
     return one_of(choices or [lark.until(ANY, tags.closing, tags.stop)])
 
 
