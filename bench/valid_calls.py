@@ -1,6 +1,6 @@
 """How many of a model's tool calls are valid, for every tool of recorded traffic.
 
-    python bench/valid_calls.py TRACE... [--model GGUF] [--calls N] [--any] [--json]
+    python bench/valid_calls.py TRACE... [--model GGUF] [--calls N] [--top-p P] [--any] [--json]
 
 Each tool is offered alone and must be called (``tool_choice`` names it); with ``--any`` all tools
 of its request are offered and any of them may be. A call is valid if it is the whole reply, names
@@ -83,14 +83,13 @@ def fault(message: dict[str, Any], tools: Sequence[Tool]) -> str:
 
 
 async def ask(
-    client: httpx.AsyncClient, tools: Sequence[Tool], max_tokens: int, tally: Tally
+    client: httpx.AsyncClient, tools: Sequence[Tool], limits: dict[str, Any], tally: Tally
 ) -> None:
     """One call."""
     choice = {"type": "tool", "name": tools[0]["name"]} if len(tools) == 1 else {"type": "any"}
     body = {
         "model": "m",
-        "max_tokens": max_tokens,
-        "temperature": 1.0,
+        **limits,
         "tools": tools,
         "tool_choice": {**choice, "disable_parallel_tool_use": True},
         "messages": [{"role": "user", "content": TASK}],
@@ -106,7 +105,7 @@ async def ask(
 
 
 async def measure(
-    app: Any, groups: Sequence[Sequence[Tool]], n_calls: int, max_tokens: int
+    app: Any, groups: Sequence[Sequence[Tool]], n_calls: int, limits: dict[str, Any]
 ) -> list[Tally]:
     """Ask for calls, some at once; the first of each group alone, so that the others reuse it."""
     tallies = []
@@ -119,7 +118,7 @@ async def measure(
             began_s = time.monotonic()
             for n in (1, *[N_AT_ONCE] * (n_calls // N_AT_ONCE), (n_calls - 1) % N_AT_ONCE):
                 n = min(n, n_calls - tally.n_total)
-                await asyncio.gather(*(ask(one, tools, max_tokens, tally) for _ in range(n)))
+                await asyncio.gather(*(ask(one, tools, limits, tally) for _ in range(n)))
             tallies.append(tally)
             sys.stderr.write(f"{row(tally)}  {time.monotonic() - began_s:.0f} s\n")
     return tallies
@@ -139,6 +138,8 @@ def main() -> None:
     parser.add_argument("--model", help="GGUF file; default: the embedded one")
     parser.add_argument("--calls", type=int, default=10, help="calls for each tool")
     parser.add_argument("--max-tokens", type=int, default=512)
+    parser.add_argument("--temperature", type=float, default=1.0)
+    parser.add_argument("--top-p", type=float, default=1.0)
     parser.add_argument("--any", action="store_true", help="offer all tools of a request at once")
     parser.add_argument("--unconstrained", action="store_true", help="without the grammars")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -148,9 +149,14 @@ def main() -> None:
         server = build(Settings(model=args.model, constrain_tools=not args.unconstrained))
     except RatoonError as error:
         sys.exit(str(error))
+    limits = {
+        "max_tokens": args.max_tokens,
+        "temperature": args.temperature,
+        "top_p": args.top_p,
+    }
     server.engine.start()
     try:
-        tallies = asyncio.run(measure(server.app, groups, args.calls, args.max_tokens))
+        tallies = asyncio.run(measure(server.app, groups, args.calls, limits))
     finally:
         server.engine.stop()
     n_valid, n_total = (sum(getattr(t, key) for t in tallies) for key in ("n_valid", "n_total"))

@@ -87,11 +87,15 @@ CLOSERS = ("\n</parameter>\n", "</arg_value>", '<|"|>', '"')
 
 
 def draw(guide: Guide, vocab: PieceVocab, source: random.Random, n_most: int = 1500) -> str | None:
-    """A random reply up to the end of the turn; None where that does not come."""
+    """A random reply up to the end of the turn, or to where it is free; None where that does not
+    come."""
     raw = b""
     weights = [_weight(token, vocab) for token in range(vocab.n_tokens)]
     while len(raw) < n_most:
-        allowed = tokens_in(guide.allowed(), vocab.n_tokens)
+        mask = guide.allowed()
+        if mask is None:
+            return raw.decode()
+        allowed = tokens_in(mask, vocab.n_tokens)
         assert allowed, f"no token may come after {raw!r}"
         if len(allowed) > 30 and source.random() < 0.1:
             closer = source.choice(CLOSERS)

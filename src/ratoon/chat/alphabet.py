@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cached_property
 
 from ratoon.chat.vocab import Vocab
 
 
 class Alphabet:
-    """What the phases of a guide ask of a vocabulary. A mask has one bit for each token."""
+    """What guides ask of a vocabulary. A mask has one bit for each token.
+
+    ``pieces`` are the bytes of all tokens, ``ends`` the tokens that end a turn.
+    """
 
     def __init__(self, vocab: Vocab) -> None:
-        self._vocab = vocab
-        self.piece = vocab.piece
-        self.is_end = vocab.is_end
+        tokens = range(vocab.n_tokens)
+        self.vocab = vocab
+        self.pieces = [vocab.piece(token) for token in tokens]
+        self.ends = [token for token in tokens if vocab.is_end(token)]
+        self.end_mask = self.mask(self.ends)
+        self._of_byte = {self.pieces[token][0]: token for token in tokens if self._is_byte(token)}
 
-    @cached_property
-    def end_mask(self) -> bytes:
-        """The tokens that end a turn."""
-        return self.mask(t for t in range(self._vocab.n_tokens) if self.is_end(t))
+    def _is_byte(self, token: int) -> bool:
+        return len(self.pieces[token]) == 1
 
-    @cached_property
-    def _of_byte(self) -> dict[int, int]:
-        pieces = ((token, self.piece(token)) for token in range(self._vocab.n_tokens))
-        return {piece[0]: token for token, piece in pieces if len(piece) == 1}
+    def is_end(self, token: int) -> bool:
+        return token in self.ends
+
+    def piece(self, token: int) -> bytes:
+        return self.pieces[token]
 
     def mask(self, tokens: Iterable[int]) -> bytes:
-        bits = bytearray((self._vocab.n_tokens + 7) // 8)
+        bits = bytearray((len(self.pieces) + 7) // 8)
         for token in tokens:
             bits[token // 8] |= 1 << token % 8
         return bytes(bits)
@@ -40,11 +44,11 @@ class Alphabet:
 
     def of_mark(self, mark: str, n_begun: int = 0) -> list[int]:
         """The tokens of a mark of which some bytes have come; one where it is a token."""
-        special = self._vocab.specials.get(mark)
+        special = self.vocab.specials.get(mark)
         if special is not None:
             return [special.id]
         rest = mark.encode()[n_begun:]
-        tokens = self._vocab.tokenize(rest.decode()) if mark.isascii() else []
+        tokens = self.vocab.tokenize(rest.decode()) if mark.isascii() else []
         if b"".join(map(self.piece, tokens)) == rest:
             return tokens
         return self.spell(rest) or tokens

@@ -50,6 +50,22 @@ class ReplyGuide:
         return True
 
 
+class _Unbound:
+    """Text in which any token may come."""
+
+    _alphabet: Alphabet
+
+    def allowed(self) -> bytes | None:
+        return None
+
+    def accept(self, token: int) -> Phase | None:
+        return self.fed(self._alphabet.piece(token))
+
+    def fed(self, raw: bytes) -> Phase | None:
+        """The phase behind some bytes; None where they may not come."""
+        raise NotImplementedError
+
+
 class Over:
     """Nothing but the end of the turn."""
 
@@ -66,14 +82,17 @@ class Over:
 class Bound:
     """What a grammar says; ``then`` follows when it is complete and can't go on."""
 
-    def __init__(self, matcher: Matcher, then: Phase) -> None:
+    def __init__(self, alphabet: Alphabet, matcher: Matcher, then: Phase) -> None:
+        self._alphabet = alphabet
         self._matcher = matcher
         self._then = then
 
-    def fed(self, tokens: Sequence[int] | None) -> Phase | None:
-        """The phase behind these tokens; None where they don't fit."""
-        if tokens is None:
-            return None
+    def fed(self, raw: bytes) -> Phase | None:
+        """The phase behind some bytes; None where they don't fit."""
+        tokens = self._alphabet.spell(raw)
+        return None if tokens is None else self._consume(tokens)
+
+    def _consume(self, tokens: Sequence[int]) -> Phase | None:
         n_taken = self._matcher.try_consume_tokens(list(tokens))
         if n_taken < len(tokens):
             self._matcher.rollback(n_taken)
@@ -84,7 +103,7 @@ class Bound:
         return bytes(self._matcher.compute_bitmask())
 
     def accept(self, token: int) -> Phase | None:
-        return self.fed([token])
+        return self._consume([token])
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,20 +129,15 @@ class Watch:
     after: Phase | None = None
 
 
-class Free:
+class Free(_Unbound):
     """Any text. What begins a call hands over to the call's grammar."""
 
     def __init__(self, watch: Watch, has_spoken: bool = False) -> None:
+        self._alphabet = watch.alphabet
         self._watch = watch
         self._has_spoken = has_spoken
         self._tail = b""  # what may turn out to begin a start
         self._longest = max((len(trigger.start) for trigger in watch.triggers), default=1)
-
-    def allowed(self) -> bytes | None:
-        return None
-
-    def accept(self, token: int) -> Phase | None:
-        return self.fed(self._watch.alphabet.piece(token))
 
     def fed(self, raw: bytes) -> Phase | None:
         text = self._tail + raw
@@ -153,11 +167,11 @@ class Free:
         if not trigger.form.layouts:
             return self._unguided(trigger).fed(rest)
         then = self._watch.after or Free(self._watch, has_spoken)
-        call = _Call(self._watch.alphabet, trigger, then)
+        call = _Call(self._alphabet, trigger, then)
         return Unsure(call, self._unguided(trigger)).fed(rest) if trigger.signal else call.fed(rest)
 
     def _unguided(self, trigger: Trigger) -> Unguided:
-        return Unguided(self._watch.alphabet, Body(trigger.form), Free(self._watch, True))
+        return Unguided(self._alphabet, Body(trigger.form), Free(self._watch, True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,22 +186,16 @@ class _Call:
         matcher = self.trigger.matcher
         if matcher is None:
             return None
-        return Bound(matcher.deep_copy(), self.then).fed(self.alphabet.spell(rest))
+        return Bound(self.alphabet, matcher.deep_copy(), self.then).fed(rest)
 
 
-class Unguided:
+class Unguided(_Unbound):
     """The body of a form that is never guided: no other start counts inside."""
 
     def __init__(self, alphabet: Alphabet, body: Body, then: Free) -> None:
         self._alphabet = alphabet
         self._body = body
         self._then = then
-
-    def allowed(self) -> bytes | None:
-        return None
-
-    def accept(self, token: int) -> Phase | None:
-        return self.fed(self._alphabet.piece(token))
 
     def fed(self, raw: bytes) -> Phase | None:
         body = copy(self._body)
@@ -197,19 +205,14 @@ class Unguided:
         return self._then.fed(rest.encode("latin-1"))
 
 
-class Unsure:
+class Unsure(_Unbound):
     """What starts like a call, but may be data until the signal has come."""
 
     def __init__(self, call: _Call, otherwise: Unguided, seen: bytes = b"") -> None:
+        self._alphabet = call.alphabet
         self._call = call
         self._otherwise = otherwise
         self._seen = seen
-
-    def allowed(self) -> bytes | None:
-        return None
-
-    def accept(self, token: int) -> Phase | None:
-        return self.fed(self._call.alphabet.piece(token))
 
     def fed(self, raw: bytes) -> Phase | None:
         seen = self._seen + raw
@@ -250,9 +253,9 @@ class Opening:
 class Choice:
     """The beginning of a bound reply, where one token may start reasoning instead."""
 
-    def __init__(self, alphabet: Alphabet, start: int, thinking: Then, bound: Bound) -> None:
-        self._mask = alphabet.mask([start])
+    def __init__(self, start: int, mask: bytes, thinking: Phase, bound: Bound) -> None:
         self._start = start
+        self._mask = mask
         self._thinking = thinking
         self._bound = bound
 
@@ -260,7 +263,7 @@ class Choice:
         return either(self._bound.allowed() or b"", self._mask)
 
     def accept(self, token: int) -> Phase | None:
-        return self._thinking(b"") if token == self._start else self._bound.accept(token)
+        return self._thinking if token == self._start else self._bound.accept(token)
 
 
 @dataclass(frozen=True, slots=True)

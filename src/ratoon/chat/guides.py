@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TypeVar
 
 from ratoon import wire
@@ -46,12 +46,12 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class _Wish:
     """What a reply must be. Equal wishes share their grammars, so tools and schema are JSON text;
-    empty: none. ``is_barred``: no call may begin. ``field``: where the schema stands."""
+    empty: none. ``is_barred``: no call may begin. ``where``: the field that holds the schema."""
 
     dialect: Dialect = field(hash=False)
     tools: str = ""
     schema: str = ""
-    field: str = ""
+    where: str = ""
     must_call: bool = False
     is_barred: bool = False
     is_single: bool = False
@@ -68,7 +68,9 @@ class GuideMaker:
     def __init__(self, vocab: Vocab) -> None:
         self._alphabet = Alphabet(vocab)
         dialects = DIALECTS.values()
-        self._compiler = Compiler(vocab, {text for dialect in dialects for text in marks(dialect)})
+        self._compiler = Compiler(
+            self._alphabet, {text for dialect in dialects for text in marks(dialect)}
+        )
         self._triggers = lru_cache(_N_GRAMMARS)(self._make_triggers)
         self._matcher = lru_cache(_N_GRAMMARS)(self._make_matcher)
         self._warn = lru_cache(_N_WARNINGS)(log.warning)
@@ -77,51 +79,47 @@ class GuideMaker:
         """None where the reply is free. Raises InvalidRequest for a schema that can't be kept."""
         wish = _wish(request, prompt)
         budget = request.thinking.budget_tokens if request.thinking else None
+        if not wish.is_bound and not wish.tools and (budget is None or prompt.reasoning is None):
+            return None
         if prompt.reasoning is not None:
             return ReplyGuide(self._reasoned(wish, prompt.reasoning, budget))
-        if wish.is_bound:
-            return ReplyGuide(self._bound(wish))
-        return ReplyGuide(self._free(wish)) if wish.tools else None
+        return ReplyGuide(self._bound(wish) if wish.is_bound else self._free(wish))
 
-    def _reasoned(self, wish: _Wish, marks: Reasoning, budget: int | None) -> Phase:
+    def _reasoned(self, wish: _Wish, reasoning: Reasoning, budget: int | None) -> Phase:
         """Reasoning, where it is open or may come, then what the request wants."""
         alphabet = self._alphabet
-        bound = self._bound(wish, has_gap=True) if wish.is_bound else None
-
-        def reply(rest: bytes) -> Phase | None:
-            return bound.fed(alphabet.spell(rest)) if bound else self._free(wish).fed(rest)
-
-        def thinking(rest: bytes) -> Phase | None:
-            limits = Limits(budget, may_end=bound is None)
-            return Thinking(alphabet, marks.end, limits, reply).fed(rest)
-
-        if marks.is_open:
-            return Thinking(alphabet, marks.end, Limits(budget, may_end=bound is None), reply)
-        if bound is None:
-            return Opening(alphabet, marks.start, thinking, reply)
-        start = alphabet.of_mark(marks.start)
+        reply: Free | Bound
+        reply = self._bound(wish, has_gap=True) if wish.is_bound else self._free(wish)
+        limits = Limits(budget, may_end=not wish.is_bound)
+        thinking = Thinking(alphabet, reasoning.end, limits, reply.fed)
+        if reasoning.is_open:
+            return thinking
+        if not wish.is_bound:
+            return Opening(alphabet, reasoning.start, thinking.fed, reply.fed)
+        start = alphabet.of_mark(reasoning.start)
         if wish.must_call or len(start) > 1:
             return self._bound(wish)
-        return Choice(alphabet, start[0], thinking, self._bound(wish))
+        return Choice(start[0], alphabet.mask(start), thinking, self._bound(wish))
 
     def _free(self, wish: _Wish) -> Free:
         after = Over(self._alphabet) if wish.is_single else None
         return Free(Watch(self._alphabet, self._triggers(wish) if wish.tools else (), after))
 
     def _bound(self, wish: _Wish, *, has_gap: bool = False) -> Bound:
-        return Bound(self._matcher(wish, has_gap).deep_copy(), Over(self._alphabet))
+        over = Over(self._alphabet)
+        return Bound(self._alphabet, self._matcher(wish, has_gap).deep_copy(), over)
 
     def _make_triggers(self, wish: _Wish) -> tuple[Trigger, ...]:
-        def make(calls: Calls, form: Form) -> Trigger:
-            layout = form.layouts[0] if form.layouts else None
-            signal = layout.before if layout and layout.waits else ""
-            start = None if wish.is_barred else calls.behind_start(form)
-            matcher = self._compiler.matcher(calls.lark.source(start)) if start else None
-            return Trigger(form, signal, matcher)
+        def make(form: Form, calls: Calls) -> Matcher | None:
+            start = calls.behind_start(form)
+            return self._compiler.matcher(calls.lark.source(start)) if start else None
 
-        return self._with_tools(
-            wish, lambda calls: tuple(make(calls, form) for form in wish.dialect.forms)
-        )
+        triggers = []
+        for form in wish.dialect.forms:
+            matcher = None if wish.is_barred else self._with_tools(wish, partial(make, form))
+            signal = "".join(layout.before for layout in form.layouts[:1] if layout.waits)
+            triggers.append(Trigger(form, signal, matcher))
+        return tuple(triggers)
 
     def _make_matcher(self, wish: _Wish, has_gap: bool) -> Matcher:
         """The grammar of a whole reply."""
@@ -146,24 +144,27 @@ class GuideMaker:
         """The JSON of a structured output."""
 
         def refuse(_subject: str, reason: str) -> None:
-            raise InvalidRequest(f"{wish.field}: {reason}")
+            raise InvalidRequest(f"{wish.where}: {reason}")
 
         self._compiler.lark(refuse).json(json.loads(wish.schema))
         return lark.json(json.loads(wish.schema))
 
     def _with_tools(self, wish: _Wish, make: Callable[[Calls], T]) -> T:
         """What ``make`` makes of the tools; of their names only, where that is too much."""
-        tools = speakable(wish.dialect, json.loads(wish.tools or "{}"))
-        for name in json.loads(wish.tools or "{}").keys() - tools.keys():
+        asked = json.loads(wish.tools or "{}")
+        tools = speakable(wish.dialect, asked)
+        for name in asked.keys() - tools.keys():
             self._warn("tool %r can't be called: this model can't write its name", name)
+        lark = self._compiler.lark
         try:
-            return make(Calls(self._compiler.lark(self._report), tools, wish.is_single))
+            return make(Calls(lark(self._report), tools, wish.is_single))
         except TooLarge as error:
-            if wish.schema:
-                raise InvalidRequest(f"{wish.field}: {error}") from None
             self._warn("the arguments of %d tools are not checked: %s", len(tools), str(error))
-            anything = dict.fromkeys(tools, {"type": "object"})
-            return make(Calls(self._compiler.lark(self._report), anything, wish.is_single))
+        names_only = dict.fromkeys(tools, {"type": "object"})
+        try:
+            return make(Calls(lark(self._report), names_only, wish.is_single))
+        except TooLarge as error:
+            raise InvalidRequest(f"{wish.where if wish.schema else 'tools'}: {error}") from None
 
     def _report(self, subject: str, reason: str) -> None:
         self._warn("tool %r: its schema is kept only in part: %s", subject, reason)
@@ -181,7 +182,7 @@ def _wish(request: wire.MessagesRequest, prompt: Prompt) -> _Wish:
         dialect=prompt.dialect,
         tools=to_text(dict(tools)) if tools and not (is_barred and output) else "",
         schema=to_text(output.json_schema) if output else "",
-        field="output_config.format.schema" if config else "output_format.schema",
+        where="output_config.format.schema" if config else "output_format.schema",
         must_call=bool(tools) and choice.type in ("any", "tool"),
         is_barred=is_barred,
         is_single=choice.disable_parallel_tool_use,

@@ -94,12 +94,12 @@ def test_forced_calls_are_valid(dialect: str, is_marked: bool) -> None:
     prompt = prompted(TOOLS, dialect)
     called = set()
     for name in TOOLS:
-        replies = [
-            draw(guided(maker, prompt, tool_choice=chosen("tool", name)), vocab, source)
-            for _ in range(4)
-        ]
-        for reply in filter(None, replies):
-            called.update(valid_calls(reply, DIALECTS[dialect]))
+        for _ in range(8):
+            guide = guided(maker, prompt, tool_choice=chosen("tool", name))
+            reply = draw(guide, vocab, source)
+            if reply is not None:
+                called.update(valid_calls(reply, DIALECTS[dialect]))
+                break
     assert called == set(TOOLS)
 
 
@@ -110,26 +110,17 @@ def test_calls_after_a_start_are_valid(dialect: str) -> None:
     for form in DIALECTS[dialect].forms:
         if not form.layouts:
             continue
-        layout = form.layouts[0]
+        n_calls = 0
         for _ in range(6):
             guide = guided(PLAIN_MAKER, prompted(TOOLS, dialect))
-            start = form.start + (layout.before if layout.waits else "")
+            start = form.start + "".join(each.before for each in form.layouts if each.waits)
             assert write(guide, PLAIN, start) == len(start.encode())
             assert guide.allowed() is not None
-            raw = b""
-            while (mask := guide.allowed()) is not None:
-                token = source.choice(tokens_in(mask, PLAIN.n_tokens))
-                assert not PLAIN.is_end(token)
-                if guide.accept(token):
-                    raw += PLAIN.piece(token)
-                if len(raw) > 3000:
-                    break
-            else:
-                reply = start + raw.decode()
-                calls, text = calls_in(reply, DIALECTS[dialect], TOOLS)
-                assert not text, reply
-                assert all(is_valid(arguments, TOOLS[name]) for name, arguments in calls)
+            rest = draw(guide, PLAIN, source)
+            if rest is not None:
+                n_calls += len(valid_calls(start + rest, DIALECTS[dialect]))
                 assert guide.accept(ord("x"))
+        assert n_calls
 
 
 @each_dialect
@@ -172,7 +163,7 @@ def test_one_call_only(dialect: str) -> None:
     source = random.Random(dialect)
     for kind in ("any", "auto"):
         choice = chosen(kind, disable_parallel_tool_use=True)
-        for _ in range(12):
+        for _ in range(6):
             guide = plain(dialect, tool_choice=choice)
             form = DIALECTS[dialect].forms[0]
             start = form.start + (form.layouts[0].before if form.layouts[0].waits else "")
@@ -391,13 +382,11 @@ def test_a_budget_needs_no_tools() -> None:
 
 @each_dialect
 @pytest.mark.parametrize("name", ODD_SCHEMAS)
-def test_an_odd_schema_does_not_break_the_request(
-    dialect: str, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_odd_schema_does_not_break_the_request(dialect: str, name: str) -> None:
     prompt = prompted({name: ODD_SCHEMAS[name], **SMALL}, dialect)
     source = random.Random(name)
-    replies = [draw(guided(MAKERS[dialect], prompt, **ANY), MARKED[dialect], source) for _ in "ab"]
-    for reply in filter(None, replies):
+    reply = draw(guided(MAKERS[dialect], prompt, **ANY), MARKED[dialect], source)
+    if reply is not None:
         for called, arguments in calls_in(reply, prompt.dialect, prompt.schemas)[0]:
             assert isinstance(json.loads(arguments), dict)
             assert called != "find" or is_valid(arguments, SMALL["find"])

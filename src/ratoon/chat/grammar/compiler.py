@@ -10,9 +10,9 @@ from typing import Any
 
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, regex_to_lark
 
+from ratoon.chat.alphabet import Alphabet
 from ratoon.chat.grammar.lark import Lark
 from ratoon.chat.grammar.schema import pared
-from ratoon.chat.vocab import Vocab
 from ratoon.errors import RatoonError
 
 Matcher = LLMatcher
@@ -29,10 +29,10 @@ class Compiler:
     """Makes matchers for one vocabulary. ``marks`` are the texts of the dialect; those that are
     tokens must be written as such. Thread-safe, as all that is kept is in function caches."""
 
-    def __init__(self, vocab: Vocab, marks: Collection[str]) -> None:
-        specials = vocab.specials
+    def __init__(self, alphabet: Alphabet, marks: Collection[str]) -> None:
+        specials = alphabet.vocab.specials
         self.tokens = {text: specials[text].id for text in marks if text in specials}
-        self._tokenizer = _tokenizer(vocab, self.tokens.values())
+        self._tokenizer = _tokenizer(alphabet, self.tokens.values())
         self._fitted = lru_cache(_N_SCHEMAS)(self._fit)
         self._regex = lru_cache(_N_SCHEMAS)(self._lark_regex)
 
@@ -95,18 +95,18 @@ class _Tokens:
 
     bos_token_id = None
 
-    def __init__(self, vocab: Vocab, special_ids: Collection[int]) -> None:
-        self._vocab = vocab
-        self.tokens = [vocab.piece(token) for token in range(vocab.n_tokens)]
+    def __init__(self, alphabet: Alphabet, special_ids: Collection[int]) -> None:
+        self._tokenize = alphabet.vocab.tokenize
+        self.tokens = alphabet.pieces
         self.special_token_ids = sorted(special_ids)
-        self.eos_token_id = vocab.eos_id or 0
+        self.eos_token_id = next(iter(alphabet.ends), 0)
 
     def __call__(self, text: str) -> list[int]:
-        return self._vocab.tokenize(text)
+        return self._tokenize(text)
 
 
-def _tokenizer(vocab: Vocab, marks: Collection[int]) -> LLTokenizer:
-    ends = [token for token in range(vocab.n_tokens) if vocab.is_end(token)]
-    controls = {special.id for special in vocab.specials.values() if special.is_control}
-    wrapper = TokenizerWrapper(_Tokens(vocab, {*controls, *marks, *ends}))
-    return LLTokenizer(wrapper, eos_token=ends or [wrapper.eos_token_id])
+def _tokenizer(alphabet: Alphabet, marks: Collection[int]) -> LLTokenizer:
+    specials = alphabet.vocab.specials.values()
+    controls = {special.id for special in specials if special.is_control}
+    wrapper = TokenizerWrapper(_Tokens(alphabet, {*controls, *marks, *alphabet.ends}))
+    return LLTokenizer(wrapper, eos_token=alphabet.ends or [wrapper.eos_token_id])

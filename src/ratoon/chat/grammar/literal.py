@@ -89,7 +89,7 @@ class Literals:
     def value(self, schema: Any) -> str:
         """One rule for each schema, so that one may hold itself."""
         return self._lark.named(
-            f"{id(self._root)} {to_text(schema)}",
+            f"{id(self._root)} {self._notation} {to_text(schema)}",
             lambda: one_of([self._branch(each) for each in branches(schema, self._root) or [{}]]),
         )
 
