@@ -312,11 +312,14 @@ class _Draft:
 
 
 def _understood(dialect: Dialect, template: ChatTemplate) -> Dialect:
-    """The dialect; also the one that the prompt teaches where the template takes no tools."""
-    return dialect if template.takes_tools else dialect.also(hermes.DIALECT)
+    """The dialect as the template teaches it, or as the prompt does where that takes no tools."""
+    if template.takes_tools:
+        return dialect.taught(template.source)
+    return dialect.also(hermes.DIALECT)
 
 
 def _check(request: wire.CountTokensRequest, conversation: Conversation) -> None:
+    tools.check_choice(request)
     if not request.messages:
         raise InvalidRequest("messages: at least one message is required")
     check_blocks(request)

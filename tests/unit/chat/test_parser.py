@@ -93,7 +93,6 @@ def test_forms_of_a_call(body: str, arguments: str) -> None:
         '{"name": "f", "arguments": "{}"}',
         '{"name": "f", "arguments": {"a": 1,,}}',
         '{"name": "f", "arguments": {"a": NaN}}',
-        '{"name": "f", "arguments": {"a": 1e999}}',
         '{"name": "f", "arguments": {"a": "b" c"}}',
         '{"name": "f", "arguments": {"a": ' + "[" * 100_000 + "}}",
     ],

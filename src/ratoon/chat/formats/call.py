@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from ratoon.chat.grammar.lark import Lark
 
 # Name → JSON schema of the arguments, for each declared tool; empty where none are known.
 Tools = Mapping[str, Mapping[str, Any]]
@@ -27,6 +30,34 @@ class Parse(Protocol):
         ...
 
 
+class Write(Protocol):
+    """Writes the grammar of one call."""
+
+    def __call__(self, lark: Lark, name: str, schema: Mapping[str, Any]) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a model lays out the calls of a form, for the grammar that guides it: ``before``, calls
+    with ``between`` in between, ``after``, and ``again`` in front of a further start.
+
+    ``between``  None: a body holds one call
+    ``again``    None: no further body follows
+    ``names``    the tool names that can be read back; None: all
+    ``marks``    texts in a call that are tokens in some vocabularies
+    ``waits``    what starts like a call may be data as long as ``before`` has not come
+    """
+
+    call: Write
+    before: str = ""
+    between: str | None = None
+    after: str = ""
+    again: str | None = None
+    names: re.Pattern[str] | None = None
+    marks: tuple[str, ...] = ()
+    waits: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
     """One way to write calls: a start, a body and an end.
@@ -35,6 +66,7 @@ class Form:
     ``lead``        the part of the start that belongs to the body
     ``quotes``      opening → closing text of the places where no end and no bracket counts
     ``is_opening``  it counts only in front of all text
+    ``layouts``     how models write it; none: no markup tells it from data, so it is never guided
     """
 
     start: str
@@ -43,17 +75,25 @@ class Form:
     lead: str = ""
     quotes: Mapping[str, str] = field(default_factory=dict)
     is_opening: bool = False
+    layouts: tuple[Layout, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How a family of models writes calls. No start may be the beginning of another one."""
+    """How a family of models writes calls. No start may be the beginning of another one. The first
+    form is the one that its models are taught."""
 
     name: str
     forms: tuple[Form, ...]
 
     def also(self, other: Dialect) -> Dialect:
-        """This dialect that understands the other's forms too; where starts clash, the other's."""
+        """This dialect for a model that is taught the other's forms; both are understood, and
+        where starts clash, it is the other's."""
         starts = {form.start for form in other.forms}
         own = tuple(form for form in self.forms if form.start not in starts)
-        return Dialect(self.name, own + other.forms)
+        return Dialect(self.name, other.forms + own)
+
+    def taught(self, template_source: str) -> Dialect:
+        """The forms that the chat template shows come first."""
+        forms = sorted(self.forms, key=lambda form: form.start not in template_source)
+        return Dialect(self.name, tuple(forms))

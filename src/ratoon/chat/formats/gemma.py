@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 
-from ratoon.chat.formats.call import Call, Dialect, Form, Tools
+from ratoon.chat.formats.call import Call, Dialect, Form, Layout, Tools
 from ratoon.chat.formats.json_text import QUOTES, only_declared, parse_declared
 from ratoon.chat.formats.literal import PYTHON_QUOTES, Reader
-from ratoon.chat.formats.pythonic import PYTHON, Syntax, parse_pythonic
+from ratoon.chat.formats.pythonic import NAMES, PYTHON, Syntax, parse_pythonic, write_python
+from ratoon.chat.grammar.lark import Lark, plain
+from ratoon.chat.grammar.literal import Literals, Notation
+from ratoon.chat.grammar.schema import Schema
 
 _FENCE = "```"
 _QUOTE = '<|"|>'
@@ -30,11 +33,20 @@ def parse_code(body: str, tools: Tools, *, is_cut: bool = False) -> list[Call] |
     return only_declared(called or None, tools)
 
 
+def _write(lark: Lark, name: str, schema: Schema) -> str:
+    arguments = Literals(lark, schema, _VALUES).arguments(_GEMMA_4.equals)
+    return f"{plain(f'{_GEMMA_4.prefix}{name}{_GEMMA_4.opening}')} {arguments} {plain('}')}"
+
+
+_VALUES = Notation(comma=",", colon=":", quote=_QUOTE, has_bare_keys=True)
+_TOKENS = Layout(_write, again="", names=NAMES, marks=(_QUOTE,))
+_CODE = Layout(write_python, after="\n", again="\n", names=NAMES)
+
 DIALECT = Dialect(
     "gemma",
     (
-        Form("<|tool_call>", parse, "<tool_call|>", quotes=_QUOTES),
-        Form(f"{_FENCE}tool_code\n", parse_code, _FENCE, quotes=PYTHON_QUOTES),
+        Form("<|tool_call>", parse, "<tool_call|>", quotes=_QUOTES, layouts=(_TOKENS,)),
+        Form(f"{_FENCE}tool_code\n", parse_code, _FENCE, quotes=PYTHON_QUOTES, layouts=(_CODE,)),
         Form(f"{_FENCE}json\n", parse_declared, _FENCE, quotes=QUOTES),
     ),
 )

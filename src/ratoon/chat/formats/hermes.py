@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from ratoon.chat.formats.call import Call, Dialect, Form, Tools
-from ratoon.chat.formats.json_text import QUOTES, parse_object
+from ratoon.chat.formats.call import Call, Dialect, Form, Layout, Tools
+from ratoon.chat.formats.json_text import QUOTES, parse_object, write_object
 
 START = "<tool_call>"
 END = "</tool_call>"
+
+LAYOUT = Layout(write_object("arguments"), before="\n", after="\n", again="\n")
 
 
 def parse(body: str, tools: Tools, *, is_cut: bool = False) -> list[Call] | None:
@@ -15,4 +17,4 @@ def parse(body: str, tools: Tools, *, is_cut: bool = False) -> list[Call] | None
     return None if call is None else [call]
 
 
-DIALECT = Dialect("hermes", (Form(START, parse, END, quotes=QUOTES),))
+DIALECT = Dialect("hermes", (Form(START, parse, END, quotes=QUOTES, layouts=(LAYOUT,)),))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from typing import NoReturn
+import sys
+from typing import Any, NoReturn
 
-from ratoon.chat.formats.call import Call, Tools
+from ratoon.chat.formats.call import Call, Tools, Write
+from ratoon.chat.grammar.lark import Lark, plain
+from ratoon.chat.grammar.schema import Schema, to_text
 
 # Inside a JSON string no markup counts.
 QUOTES = {'"': '"'}
@@ -69,6 +72,18 @@ def only_declared(calls: list[Call] | None, tools: Tools) -> list[Call] | None:
     return calls if is_known else None
 
 
+def write_object(key: str, *, is_opened: bool = False, tail: str = "") -> Write:
+    """Writes an object with ``name`` and ``key``; the name's opening quote may be there already.
+    ``tail`` is the grammar of what may follow the arguments."""
+
+    def write(lark: Lark, name: str, schema: Schema) -> str:
+        head = to_text(name)[1:] if is_opened else '{"name": ' + to_text(name)
+        middle = plain(head + f', "{key}": ')
+        return f"{middle} {lark.arguments(schema)} {tail} {plain('}')}"
+
+    return write
+
+
 def dump(value: object) -> str | None:
     """Canonical JSON text, or None where JSON can't express the value."""
     try:
@@ -77,18 +92,18 @@ def dump(value: object) -> str | None:
         return None
 
 
-def load(text: str) -> object:
-    """The JSON value; control characters in strings are let pass.
+def load(text: str) -> Any:
+    """The JSON value. Control characters in strings are let pass, and a number that is too large
+    becomes the largest there is, as JSON can't carry on an infinite one.
 
     Raises ValueError or RecursionError.
     """
-    value: object = json.loads(text, strict=False, parse_constant=_refuse)
-    return value
+    return _DECODER.decode(text)
 
 
 def first_value(text: str) -> tuple[object, int]:
     """The JSON value that the text begins with, and where it ends; raises as ``load`` does."""
-    return json.JSONDecoder(strict=False, parse_constant=_refuse).raw_decode(text)
+    return _DECODER.raw_decode(text)
 
 
 def is_unfinished(body: str, error: json.JSONDecodeError) -> bool:
@@ -133,5 +148,13 @@ def _whole_or_all(text: str) -> str:
     return text[:end]
 
 
+def finite(text: str) -> float:
+    """The nearest number that is not infinite."""
+    return max(-sys.float_info.max, min(sys.float_info.max, float(text)))
+
+
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
+
+
+_DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse, parse_float=finite)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import re
 
-from ratoon.chat.formats.call import Call, Dialect, Form, Tools
+from ratoon.chat.formats.call import Call, Dialect, Form, Layout, Tools
 from ratoon.chat.formats.json_text import QUOTES
 from ratoon.chat.formats.section import parse_section
+from ratoon.chat.grammar.lark import Lark, plain
+from ratoon.chat.grammar.schema import Schema
 
 START = "<|tool_calls_section_begin|>"
 END = "<|tool_calls_section_end|>"
+
+_BEGIN = "<|tool_call_begin|>"
+_ARGUMENTS = "<|tool_call_argument_begin|>"
+_CLOSE = "<|tool_call_end|>"
 
 _HEAD = re.compile(
     r"<\|tool_call_begin\|>\s*(?:functions\.)?([^\s<]+?)(?::\d+)?\s*"
@@ -23,4 +29,13 @@ def parse(body: str, tools: Tools, *, is_cut: bool = False) -> list[Call] | None
     return parse_section(body, _HEAD, _TAIL, is_cut=is_cut)
 
 
-DIALECT = Dialect("kimi", (Form(START, parse, END, quotes=QUOTES),))
+def _write(lark: Lark, name: str, schema: Schema) -> str:
+    head = f"{lark.text(_BEGIN)} {plain(f'functions.{name}:')} /[0-9]{{1,3}}/"
+    return f"{head} {lark.text(_ARGUMENTS)} {lark.arguments(schema)} {lark.text(_CLOSE)}"
+
+
+_LAYOUT = Layout(
+    _write, between="", names=re.compile(r"[^\s<]+"), marks=(_BEGIN, _ARGUMENTS, _CLOSE)
+)
+
+DIALECT = Dialect("kimi", (Form(START, parse, END, quotes=QUOTES, layouts=(_LAYOUT,)),))

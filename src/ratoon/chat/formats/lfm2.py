@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ratoon.chat.formats.call import Call, Dialect, Form, Tools
+from ratoon.chat.formats.call import Call, Dialect, Form, Layout, Tools
 from ratoon.chat.formats.literal import PYTHON_QUOTES, Reader
-from ratoon.chat.formats.pythonic import PYTHON, parse_pythonic
+from ratoon.chat.formats.pythonic import NAMES, PYTHON, parse_pythonic, write_python
 
 START = "<|tool_call_start|>"
 END = "<|tool_call_end|>"
@@ -15,4 +15,6 @@ def parse(body: str, tools: Tools, *, is_cut: bool = False) -> list[Call] | None
     return parse_pythonic(Reader(body, PYTHON_QUOTES), PYTHON, is_cut=is_cut)
 
 
-DIALECT = Dialect("lfm2", (Form(START, parse, END, quotes=PYTHON_QUOTES),))
+_LIST = Layout(write_python, before="[", between=", ", after="]", names=NAMES)
+
+DIALECT = Dialect("lfm2", (Form(START, parse, END, quotes=PYTHON_QUOTES, layouts=(_LIST,)),))

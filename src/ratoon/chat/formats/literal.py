@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from ratoon.chat.formats.json_text import sendable
+from ratoon.chat.formats.json_text import finite, sendable
 from ratoon.chat.stop import n_partial
 
 PYTHON_QUOTES = {'"': '"', "'": "'"}
@@ -171,9 +171,9 @@ class Reader:
 def _scalar(word: str) -> str:
     if word in _CONSTANTS:
         return _CONSTANTS[word]
-    if not _NUMBER.fullmatch(word) or not math.isfinite(float(word)):
+    if not _NUMBER.fullmatch(word):
         raise Broken
-    return word
+    return word if math.isfinite(float(word)) else repr(finite(word))
 
 
 def _unescaped(text: str) -> str:

@@ -5,10 +5,24 @@ from __future__ import annotations
 import json
 import re
 
-from ratoon.chat.formats.call import Call, Dialect, Form, Tools
-from ratoon.chat.formats.json_text import QUOTES, dump, first_value, is_unfinished, parse_objects
+from ratoon.chat.formats.call import Call, Dialect, Form, Layout, Tools
+from ratoon.chat.formats.json_text import (
+    QUOTES,
+    dump,
+    first_value,
+    is_unfinished,
+    parse_objects,
+    write_object,
+)
+from ratoon.chat.grammar.lark import Lark, plain
+from ratoon.chat.grammar.schema import Schema
 
 START = "[TOOL_CALLS]"
+
+_CALL_ID = "[CALL_ID]"
+_ARGS = "[ARGS]"
+_ID = "/[a-zA-Z0-9]{9}/"
+_ID_HEAD, _ID_TAIL = plain(', "id": "'), plain('"')
 
 _NAMED = re.compile(r"\s*([\w.:/-]+)\s*(?:\[CALL_ID\]\s*\w+\s*)?(?:\[ARGS\])?\s*(?=\{|\Z)")
 _QUOTES = {**QUOTES, "[CALL_ID": "]", "[ARGS": "]"}
@@ -35,4 +49,17 @@ def parse(body: str, tools: Tools, *, is_cut: bool = False) -> list[Call] | None
     return None if text is None else [Call(named[1], text)]
 
 
-DIALECT = Dialect("mistral", (Form(START, parse, quotes=_QUOTES),))
+def _write_named(lark: Lark, name: str, schema: Schema) -> str:
+    call_id = f"({lark.text(_CALL_ID)} {_ID})?"
+    return f"{plain(name)} {call_id} {lark.text(_ARGS)} {lark.arguments(schema)}"
+
+
+_ARRAY = Layout(
+    write_object("arguments", tail=f"({_ID_HEAD} {_ID} {_ID_TAIL})?"),
+    before="[",
+    between=", ",
+    after="]",
+)
+_NAMES = Layout(_write_named, again="", names=re.compile(r"[\w.:/-]+"), marks=(_CALL_ID, _ARGS))
+
+DIALECT = Dialect("mistral", (Form(START, parse, quotes=_QUOTES, layouts=(_NAMES, _ARRAY)),))

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from ratoon.chat.formats.call import Call
 from ratoon.chat.formats.literal import Broken, Ended, Reader
-
-_NAME = re.compile(r"[A-Za-z_][\w.-]*")
+from ratoon.chat.grammar.lark import Lark, plain
+from ratoon.chat.grammar.literal import Literals, Notation
+from ratoon.chat.grammar.schema import Schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,16 @@ class Syntax:
 PYTHON = Syntax("", "(", "=", ")")
 
 
+NAMES = re.compile(r"[A-Za-z_][\w.-]*")
+_PYTHON_VALUES = Notation(constants={"true": "True", "false": "False", "null": "None"})
+
+
+def write_python(lark: Lark, name: str, schema: Schema) -> str:
+    """The grammar of one call."""
+    arguments = Literals(lark, schema, _PYTHON_VALUES).arguments(PYTHON.equals)
+    return f"{plain(name + PYTHON.opening)} {arguments} {plain(PYTHON.closing)}"
+
+
 def parse_pythonic(reader: Reader, syntax: Syntax, *, is_cut: bool) -> list[Call] | None:
     """One call, or several in square brackets."""
     calls: list[Call] = []
@@ -32,7 +43,7 @@ def parse_pythonic(reader: Reader, syntax: Syntax, *, is_cut: bool) -> list[Call
         is_list = reader.take("[")
         while not calls or (is_list and reader.take(",")):
             reader.need(syntax.prefix)
-            called = reader.word(_NAME)
+            called = reader.word(NAMES)
             reader.need(syntax.opening)
             name, reader.json = called, ""
             reader.pairs(syntax.equals, syntax.closing)
