@@ -11,13 +11,16 @@ from typing import Any, Protocol, assert_never
 from pydantic_core import from_json
 
 from ratoon.api.usage import usage_of
-from ratoon.chat.parser import Delta, TextDelta, ToolEnd, ToolInput, ToolStart
+from ratoon.chat.parser import Delta, TextDelta, ThinkingDelta, ToolEnd, ToolInput, ToolStart
 from ratoon.engine.events import Event, Failed, Finished, FinishReason, Started, Token
 from ratoon.errors import InternalError
 
 WireEvent = dict[str, Any]
 
 PING: WireEvent = {"type": "ping"}
+
+# Where the text of a delta stands.
+_DELTA_TEXTS = ("text", "thinking", "partial_json")
 
 _STOP_REASONS = {
     FinishReason.STOP: "end_turn",
@@ -137,6 +140,8 @@ class ReplyStream:
         match delta:
             case TextDelta():
                 return self._text(delta.text)
+            case ThinkingDelta():
+                return self._thinking(delta.text)
             case ToolStart():
                 self._has_tool = True
                 block = {"type": "tool_use", "id": delta.id, "name": delta.name, "input": {}}
@@ -155,6 +160,13 @@ class ReplyStream:
         is_new = self._open != "text"
         opening = self._open_block({"type": "text", "text": ""}) if is_new else []
         return [*opening, self._block_delta({"type": "text_delta", "text": text})]
+
+    def _thinking(self, text: str) -> list[WireEvent]:
+        if not text:
+            return []
+        block = {"type": "thinking", "thinking": "", "signature": ""}
+        opening = self._open_block(block) if self._open != "thinking" else []
+        return [*opening, self._block_delta({"type": "thinking_delta", "thinking": text})]
 
     def _open_block(self, block: dict[str, Any]) -> list[WireEvent]:
         closing = self._close_block()
@@ -189,7 +201,7 @@ class MessageFold:
                 self._parts = []
             case "content_block_delta":
                 delta = event["delta"]
-                self._parts.append(delta.get("text") or delta.get("partial_json") or "")
+                self._parts.append("".join(delta[key] for key in _DELTA_TEXTS if key in delta))
             case "content_block_stop":
                 self._fill(self.message["content"][-1], "".join(self._parts))
             case "message_delta":
@@ -197,8 +209,8 @@ class MessageFold:
 
     @staticmethod
     def _fill(block: dict[str, Any], whole: str) -> None:
-        if block["type"] == "text":
-            block["text"] = whole
+        if block["type"] in ("text", "thinking"):
+            block[block["type"]] = whole
         else:
             block["input"] = _tool_input(whole)
 

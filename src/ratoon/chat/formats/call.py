@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
-# Name → JSON schema of the arguments, for each declared tool; empty where none are known.
-Tools = Mapping[str, Mapping[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """``arguments`` is the JSON text of an object; of its beginning, in a call that was cut off."""
-
-    name: str
-    arguments: str
+from ratoon.chat.formats.sink import Sink
+from ratoon.chat.formats.sink import Tools as Tools
+from ratoon.chat.formats.source import Reading, Source
 
 
-class Parse(Protocol):
-    """Reads the body of a form."""
+class Read(Protocol):
+    """Reads what follows the start of a form."""
 
-    def __call__(self, body: str, tools: Tools, *, is_cut: bool = False) -> list[Call] | None:
-        """The calls it holds, or None where it is no call. With ``is_cut`` the reply ended
-        inside it, and the last call comes with what there is of its arguments."""
+    def __call__(self, source: Source, sink: Sink) -> Reading:
+        """Puts the calls into the sink as they come. Raises Broken where the text is no call."""
         ...
 
 
@@ -31,29 +22,29 @@ class Parse(Protocol):
 class Form:
     """One way to write calls: a start, a body and an end.
 
-    ``end``         the text behind the body; empty: the body ends when its brackets are closed
-    ``lead``        the part of the start that belongs to the body
-    ``quotes``      opening → closing text of the places where no end and no bracket counts
+    ``end``         the text behind the body; empty: what is read tells where the body ends
     ``is_opening``  it counts only in front of all text
     """
 
     start: str
-    parse: Parse
+    read: Read
     end: str = ""
-    lead: str = ""
-    quotes: Mapping[str, str] = field(default_factory=dict)
     is_opening: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How a family of models writes calls. No start may be the beginning of another one."""
+    """How a family of models writes calls. No start may be the beginning of another one.
+
+    ``is_frame``  the forms hold text and reasoning too, so that they count in every reply
+    """
 
     name: str
     forms: tuple[Form, ...]
+    is_frame: bool = False
 
     def also(self, other: Dialect) -> Dialect:
         """This dialect that understands the other's forms too; where starts clash, the other's."""
         starts = {form.start for form in other.forms}
         own = tuple(form for form in self.forms if form.start not in starts)
-        return Dialect(self.name, own + other.forms)
+        return Dialect(self.name, own + other.forms, self.is_frame)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ratoon.chat.formats import hermes
 from ratoon.chat.formats.call import Dialect, Form
-from ratoon.chat.formats.json_text import QUOTES, parse_objects
+from ratoon.chat.formats.json_text import read_all_objects, read_objects
 
 DIALECT = Dialect(
     "granite",
     (
-        Form("<|tool_call|>", parse_objects, quotes=QUOTES),
-        Form(hermes.START, parse_objects, hermes.END, quotes=QUOTES),
+        Form("<|tool_call|>", read_objects),
+        Form(hermes.START, read_all_objects, hermes.END),
     ),
 )

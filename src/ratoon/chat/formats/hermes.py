@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from ratoon.chat.formats.call import Call, Dialect, Form, Tools
-from ratoon.chat.formats.json_text import QUOTES, parse_object
+from ratoon.chat.formats.call import Dialect, Form
+from ratoon.chat.formats.json_text import read_object
 
 START = "<tool_call>"
 END = "</tool_call>"
 
-
-def parse(body: str, tools: Tools, *, is_cut: bool = False) -> list[Call] | None:
-    """One call."""
-    call = parse_object(body, is_cut=is_cut)
-    return None if call is None else [call]
-
-
-DIALECT = Dialect("hermes", (Form(START, parse, END, quotes=QUOTES),))
+DIALECT = Dialect("hermes", (Form(START, read_object, END),))

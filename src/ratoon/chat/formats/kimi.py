@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
-from ratoon.chat.formats.call import Call, Dialect, Form, Tools
-from ratoon.chat.formats.json_text import QUOTES
-from ratoon.chat.formats.section import parse_section
+from ratoon.chat.formats.call import Dialect, Form
+from ratoon.chat.formats.section import read_section
+from ratoon.chat.formats.source import ReadingWord, Source
 
 START = "<|tool_calls_section_begin|>"
 END = "<|tool_calls_section_end|>"
 
-_HEAD = re.compile(
-    r"<\|tool_call_begin\|>\s*(?:functions\.)?([^\s<]+?)(?::\d+)?\s*"
-    r"<\|tool_call_argument_begin\|>\s*"
+_ID = re.compile(r"[^\s<]+")
+_COUNT = re.compile(r":\d+\Z")
+
+
+def _name(source: Source) -> ReadingWord:
+    id = yield from source.word(_ID)
+    yield from source.need("<|tool_call_argument_begin|>")
+    return _COUNT.sub("", id).removeprefix("functions.")
+
+
+_read = partial(
+    read_section, start="<|tool_call_begin|>", read_name=_name, ends=("<|tool_call_end|>",)
 )
-_TAIL = re.compile(r"\s*<\|tool_call_end\|>\s*")
 
-
-def parse(body: str, tools: Tools, *, is_cut: bool = False) -> list[Call] | None:
-    """All calls of a section."""
-    return parse_section(body, _HEAD, _TAIL, is_cut=is_cut)
-
-
-DIALECT = Dialect("kimi", (Form(START, parse, END, quotes=QUOTES),))
+DIALECT = Dialect("kimi", (Form(START, _read, END),))

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from ratoon.chat.formats.call import Call, Dialect, Form, Tools
-from ratoon.chat.formats.literal import PYTHON_QUOTES, Reader
-from ratoon.chat.formats.pythonic import PYTHON, parse_pythonic
+from ratoon.chat.formats.call import Dialect, Form
+from ratoon.chat.formats.pythonic import read_calls
 
 START = "<|tool_call_start|>"
 END = "<|tool_call_end|>"
 
-
-def parse(body: str, tools: Tools, *, is_cut: bool = False) -> list[Call] | None:
-    """All calls of a list."""
-    return parse_pythonic(Reader(body, PYTHON_QUOTES), PYTHON, is_cut=is_cut)
-
-
-DIALECT = Dialect("lfm2", (Form(START, parse, END, quotes=PYTHON_QUOTES),))
+DIALECT = Dialect("lfm2", (Form(START, read_calls, END),))

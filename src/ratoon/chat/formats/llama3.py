@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ratoon.chat.formats.call import Dialect, Form
-from ratoon.chat.formats.json_text import QUOTES, parse_declared
+from ratoon.chat.formats.json_text import read_members
 
 _TAG = "<|python_tag|>"
 # What may stand between two calls.
@@ -11,7 +13,7 @@ _SEPARATORS = (";", "; ", ";\n")
 
 
 def _form(start: str) -> Form:
-    return Form(start + "{", parse_declared, lead="{", quotes=QUOTES, is_opening=True)
+    return Form(start + "{", partial(read_members, is_guess=True), is_opening=True)
 
 
 DIALECT = Dialect("llama3", tuple(map(_form, ("", _TAG, *_SEPARATORS))))

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from ratoon.chat.formats.call import Dialect, Form
-from ratoon.chat.formats.json_text import QUOTES, parse_objects
+from ratoon.chat.formats.json_text import read_all_objects
 
-DIALECT = Dialect("phi", (Form("<|tool_call|>", parse_objects, "<|/tool_call|>", quotes=QUOTES),))
+DIALECT = Dialect("phi", (Form("<|tool_call|>", read_all_objects, "<|/tool_call|>"),))
