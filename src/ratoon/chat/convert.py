@@ -11,6 +11,8 @@ from typing import Any
 
 from ratoon import wire
 from ratoon.chat import tools
+from ratoon.chat.formats import hermes
+from ratoon.chat.formats.call import Dialect
 from ratoon.chat.normalise import Conversation, Turn
 from ratoon.chat.template import ChatTemplate, Message
 from ratoon.chat.tokens import Guard
@@ -34,9 +36,10 @@ class Entry:
 class Converter:
     """Turns the turns of one request into entries."""
 
-    def __init__(self, template: ChatTemplate, guard: Guard) -> None:
+    def __init__(self, template: ChatTemplate, guard: Guard, dialect: Dialect) -> None:
         self._template = template
         self._guard = guard
+        self._dialect = dialect
         self._calls: dict[str, tuple[str, str]] = {}
 
     def entries(self, conversation: Conversation) -> list[Entry]:
@@ -44,7 +47,7 @@ class Converter:
         for position, turn in enumerate(conversation.turns):
             is_late = position >= conversation.n_head
             found += _SHAPES[turn.role](self, turn, is_late)
-        return found
+        return found if self._template.takes_parallel_calls else _paired(found)
 
     def _system(self, turn: Turn, is_late: bool) -> Iterator[Entry]:
         text = SEPARATOR.join(self._text(block, turn) for block in turn.blocks)
@@ -82,18 +85,27 @@ class Converter:
         ]
         if not blocks:
             return
-        message: Message = {"role": "assistant", "content": SEPARATOR.join(texts)}
-        if calls and self._renders(calls):
-            message["tool_calls"] = [self._call(call) for call in calls]
-        elif calls:
-            written = [tools.call_text(c.name, c.input) for c in map(self._guarded, calls)]
-            message["content"] = "\n".join([*texts, *written])
-        yield Entry(message, any(_is_marked(block) for block in blocks))
+        is_marked = any(_is_marked(block) for block in blocks)
+        *earlier, last = self._messages(SEPARATOR.join(texts), calls)
+        yield from (Entry(message, False) for message in earlier)
+        yield Entry(last, is_marked)
 
-    def _renders(self, calls: Sequence[wire.ToolUseBlock]) -> bool:
+    def _messages(self, text: str, calls: Sequence[wire.ToolUseBlock]) -> list[Message]:
+        """A message for the text and the calls, or several where the template can't have it."""
         template = self._template
-        is_native = template.takes_tools and template.renders_tool_calls
-        return is_native and (len(calls) == 1 or template.takes_parallel_calls)
+        message: Message = {"role": "assistant", "content": text}
+        if not calls:
+            return [message]
+        made = [self._call(call) for call in calls]
+        if not (template.takes_tools and template.renders_tool_calls):
+            write = self._dialect.write or hermes.write
+            written = write([(call.name, call.input) for call in map(self._guarded, calls)])
+            return [{**message, "content": "\n".join(filter(None, (text, written)))}]
+        groups = [made] if template.takes_parallel_calls else [[call] for call in made]
+        callers = [{**message, "content": "", "tool_calls": group} for group in groups]
+        if text and not template.keeps_text_of_calls:
+            return [message, *callers]
+        return [{**callers[0], "content": text}, *callers[1:]]
 
     def _guarded(self, call: wire.ToolUseBlock) -> wire.ToolUseBlock:
         guard = self._guard
@@ -102,10 +114,9 @@ class Converter:
         )
 
     def _call(self, call: wire.ToolUseBlock) -> dict[str, Any]:
-        """A call under an id of its position: the client's id is not prompt text, and some
-        templates take only ids of nine alphanumeric characters."""
+        """A call under an id of its position: the client's id is not prompt text."""
         guarded = self._guarded(call)
-        id = f"call{len(self._calls) + 1:05d}"
+        id = self._dialect.call_id.format(name=guarded.name, n=len(self._calls))
         self._calls[call.id] = (id, guarded.name)
         arguments: Any = guarded.input
         if self._template.wants_string_arguments:
@@ -120,7 +131,8 @@ class Converter:
         text = self._result_text(block)
         call = self._calls.get(block.tool_use_id)
         # Strict templates refuse a result whose call they did not render.
-        if call is None or not self._template.takes_tool_role:
+        is_native = self._template.takes_tools and self._template.takes_tool_role
+        if call is None or not is_native:
             return {"role": "user", "content": tools.result_text(text)}
         id, name = call
         return {"role": "tool", "content": text, "name": name, "tool_call_id": id}
@@ -162,6 +174,20 @@ _SHAPES = {
     "user": Converter._user,
     "assistant": Converter._assistant,
 }
+
+
+def _paired(entries: list[Entry]) -> list[Entry]:
+    """Each result directly behind its own call, for a template of one call a message."""
+    found: list[Entry] = []
+    for entry in entries:
+        callers = (n for n in range(len(found), 0, -1) if _answers(entry, found[n - 1]))
+        found.insert(next(callers, len(found)), entry)
+    return found
+
+
+def _answers(result: Entry, entry: Entry) -> bool:
+    calls = entry.message.get("tool_calls", ())
+    return any(call["id"] == result.message.get("tool_call_id") for call in calls)
 
 
 def _document(block: wire.DocumentBlock) -> str:

@@ -13,7 +13,7 @@ from ratoon.chat.arrange import arrange
 from ratoon.chat.convert import SEPARATOR, Converter, Entry
 from ratoon.chat.formats import hermes
 from ratoon.chat.formats.call import Dialect, Tools
-from ratoon.chat.formats.table import detect
+from ratoon.chat.native import settle
 from ratoon.chat.normalise import Conversation, Rules, normalise
 from ratoon.chat.template import ChatTemplate, Message
 from ratoon.chat.thinking import Reasoning
@@ -53,8 +53,7 @@ class Renderer:
     def __init__(
         self, template: ChatTemplate, vocab: Vocab, rules: Rules, dialect: Dialect | None = None
     ) -> None:
-        self._template = template
-        self._dialect = _understood(dialect or detect(template.source), template)
+        self._template, self._dialect = settle(template, dialect)
         self._rules = rules
         self._markup = Markup(vocab, template.source)
         self._tokenizer = PromptTokenizer(vocab, self._markup)
@@ -90,7 +89,7 @@ class Renderer:
                 guard,
                 system=[guard.text(block.text) for block in conversation.system],
                 tools=[guard.value(tools.definition(tool)) for tool in offered],
-                entries=Converter(self._template, guard).entries(conversation),
+                entries=Converter(self._template, guard, self._dialect).entries(conversation),
                 n_head=conversation.n_head,
                 marked_system=[bool(block.cache_control) for block in conversation.system],
                 marked_tools=[bool(tool.cache_control) for tool in offered],
@@ -186,11 +185,6 @@ class _Draft:
     def _render(self, messages: list[Message], n_tools: int, generation: bool) -> str:
         offered = self.tools[:n_tools] if n_tools and self.template.takes_tools else None
         return self.template.render(messages, offered, generation)
-
-
-def _understood(dialect: Dialect, template: ChatTemplate) -> Dialect:
-    """The dialect; also the one that the prompt teaches where the template takes no tools."""
-    return dialect if template.takes_tools else dialect.also(hermes.DIALECT)
 
 
 def _check(request: wire.CountTokensRequest, conversation: Conversation) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from ratoon.chat.formats.sink import Sink
 from ratoon.chat.formats.sink import Tools as Tools
@@ -16,6 +17,9 @@ class Read(Protocol):
     def __call__(self, source: Source, sink: Sink) -> Reading:
         """Puts the calls into the sink as they come. Raises Broken where the text is no call."""
         ...
+
+
+Write = Callable[[Sequence[tuple[str, Mapping[str, Any]]]], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +41,20 @@ class Dialect:
     """How a family of models writes calls. No start may be the beginning of another one.
 
     ``is_frame``  the forms hold text and reasoning too, so that they count in every reply
+    ``write``     calls as the model writes them, for a template that shows no calls
+    ``call_id``   the form of a call's id, of its ``name`` and its number ``n`` in the
+                  conversation; by default nine alphanumeric characters, as some templates want
     """
 
     name: str
     forms: tuple[Form, ...]
     is_frame: bool = False
+    write: Write | None = None
+    call_id: str = "call{n:05d}"
 
     def also(self, other: Dialect) -> Dialect:
-        """This dialect that understands the other's forms too; where starts clash, the other's."""
+        """This dialect that writes as the other one and understands it too; where starts clash,
+        the other's form counts."""
         starts = {form.start for form in other.forms}
         own = tuple(form for form in self.forms if form.start not in starts)
-        return Dialect(self.name, own + other.forms, self.is_frame)
+        return replace(self, forms=own + other.forms, write=other.write)

@@ -26,4 +26,4 @@ _read = partial(
     read_section, start="<|tool_call_begin|>", read_name=_name, ends=("<|tool_call_end|>",)
 )
 
-DIALECT = Dialect("kimi", (Form(START, _read, END),))
+DIALECT = Dialect("kimi", (Form(START, _read, END),), call_id="functions.{name}:{n}")

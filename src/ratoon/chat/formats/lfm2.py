@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from ratoon.chat.formats.call import Dialect, Form
-from ratoon.chat.formats.pythonic import read_calls
+from ratoon.chat.formats.pythonic import read_calls, write_call
 
 START = "<|tool_call_start|>"
 END = "<|tool_call_end|>"
 
-DIALECT = Dialect("lfm2", (Form(START, read_calls, END),))
+
+def write(calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """A list of calls between its tokens."""
+    return f"{START}[{', '.join(write_call(*call) for call in calls)}]{END}"
+
+
+DIALECT = Dialect("lfm2", (Form(START, read_calls, END),), write=write)

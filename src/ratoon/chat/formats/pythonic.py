@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ratoon.chat.formats.literal import PYTHON, Literals, Notation
 from ratoon.chat.formats.sink import Sink
@@ -44,3 +47,18 @@ def read_call(source: Source, sink: Sink, syntax: Syntax) -> Reading:
     sink.name(name.removeprefix(syntax.module), is_guess=syntax.is_guess)
     yield from Literals(source, sink, syntax.notation).arguments(syntax.equals, syntax.closing)
     sink.end()
+
+
+def write_call(name: str, arguments: Mapping[str, Any]) -> str:
+    """A call in Python's notation."""
+    written = ", ".join(f"{key}={_literal(value)}" for key, value in arguments.items())
+    return f"{name}({written})"
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, dict):
+        pairs = (f"{_literal(key)}: {_literal(item)}" for key, item in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_literal, value))}]"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
