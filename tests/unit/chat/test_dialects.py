@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from itertools import count
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ratoon.chat.formats.schema import typed
@@ -285,6 +285,10 @@ def test_a_template_tells_its_dialect(source: str, name: str) -> None:
         ("yes", {"type": "boolean"}, "yes"),
         ("1.5", {"type": "number"}, 1.5),
         ("[1", {"type": "array"}, "[1"),
+        ("['x', {'y': None}]", {"type": "array"}, ["x", {"y": None}]),
+        ("['x']", {"type": "string"}, "['x']"),
+        ("['x', {1, 2}]", {"type": "array"}, "['x', {1, 2}]"),
+        ("{'a': 1e999}", {"type": "object"}, "{'a': 1e999}"),
         ("2", {"enum": ["1", "2"]}, "2"),
         ("2", {"enum": [1, 2]}, 2),
         ("2", {"const": "2"}, "2"),
@@ -313,7 +317,32 @@ def test_every_dialect_can_be_set() -> None:
 
 
 def test_forms_of_two_dialects_together() -> None:
-    both = DIALECTS["glm"].also(DIALECTS["hermes"])
-    assert [form.read for form in both.forms] == [DIALECTS["hermes"].forms[0].read]
-    both = DIALECTS["deepseek"].also(DIALECTS["hermes"])
-    assert len(both.forms) == 2
+    hermes = DIALECTS["hermes"]
+    both = DIALECTS["glm"].also(hermes)
+    assert [form.read for form in both.forms] == [form.read for form in hermes.forms]
+    assert both.write is hermes.write
+    both = DIALECTS["deepseek"].also(hermes)
+    assert len(both.forms) == 1 + len(hermes.forms)
+
+
+NAMES = st.text("abcxyz_", min_size=1, max_size=8)
+NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+SCALARS = st.none() | st.booleans() | NUMBERS | st.text(max_size=9)
+VALUES = SCALARS | st.lists(SCALARS, max_size=2) | st.dictionaries(NAMES, SCALARS, max_size=2)
+ARGUMENTS = st.dictionaries(NAMES, VALUES, max_size=2)
+CALLS = st.lists(st.tuples(NAMES, ARGUMENTS), min_size=1, max_size=2)
+
+
+@pytest.mark.parametrize("dialect", [name for name in DIALECTS if DIALECTS[name].write])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(calls=CALLS)
+def test_calls_that_are_written_are_read(dialect: str, calls: list[tuple[str, Any]]) -> None:
+    write = DIALECTS[dialect].write
+    assert write is not None
+    found: list[tuple[str, Any]] = []
+    for delta in parse(dialect, write(calls).encode()):
+        if isinstance(delta, ToolStart):
+            found.append((delta.name, None))
+        elif isinstance(delta, ToolInput):
+            found[-1] = (found[-1][0], json.loads(delta.partial_json))
+    assert found == calls

@@ -141,7 +141,8 @@ def test_a_form_of_calls_that_is_not_read_is_not_used() -> None:
     assert template.takes_tools
     assert not settled.takes_tools
     assert "RUN read" not in shown(prompt("unknown", ("user", "Begin.")))
-    forced, dialect = settle(ChatTemplate(TEMPLATES["chatml_tools"], "<s>", "</s>"), DIALECTS["kimi"])
+    hermes = ChatTemplate(TEMPLATES["chatml_tools"], "<s>", "</s>")
+    forced, dialect = settle(hermes, DIALECTS["kimi"])
     assert not forced.takes_tools
     assert len(dialect.forms) > len(DIALECTS["kimi"].forms)
 
