@@ -41,13 +41,14 @@ PLACES = {
     "typer": {"cli"},
     "rich": {"cli"},
     "jinja2": {"chat"},
-    "threading": {"engine.engine", "cli.serve"},
+    "threading": {"engine.engine", "reuse.replies", "cli.serve"},
     "asyncio": {"cli.serve", "api", "router", "console", "bench", "client"},
     "huggingface_hub": {"weights"},
     "pydantic_settings": {"config"},
 }
 # the cache decides; it never waits, measures time or talks to anything
 CACHE_LIBRARIES = sys.stdlib_module_names - {"asyncio", "ctypes", "socket", "threading", "time"}
+REUSE_LIBRARIES = CACHE_LIBRARIES | {"threading"}
 
 
 def name_of(file: Path) -> str:
@@ -126,6 +127,15 @@ def test_cache_is_pure(file: Path) -> None:
     for imported in imports(parsed(file)):
         is_ours = is_in(imported, "ratoon.cache") or imported == "ratoon.errors"
         assert is_ours or imported.partition(".")[0] in CACHE_LIBRARIES, imported
+
+
+@each_file
+def test_reuse_is_pure(file: Path) -> None:
+    if not is_in(name_of(file), "reuse"):
+        return
+    for imported in imports(parsed(file)):
+        is_ours = is_in(imported, "ratoon.reuse")
+        assert is_ours or imported.partition(".")[0] in REUSE_LIBRARIES, imported
 
 
 @each_file

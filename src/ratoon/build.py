@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 from ratoon.api.app import create_app
 from ratoon.api.service import ApiSettings, Service
+from ratoon.api.think import Signer, ThinkSwitch
 from ratoon.chat.formats.table import DIALECTS
 from ratoon.chat.normalise import Rules
 from ratoon.chat.render import Renderer
@@ -21,6 +23,7 @@ from ratoon.engine.llama import ModelOptions, load_model
 from ratoon.engine.model import Model
 from ratoon.engine.request import SamplingParams
 from ratoon.errors import ConfigError, ModelError
+from ratoon.reuse.replies import ReplyMemory
 from ratoon.weights import find_weights
 
 DUMMY = "dummy"
@@ -38,8 +41,17 @@ class Server:
 def build(settings: Settings, progress: Callable[[float], None] | None = None) -> Server:
     """Wire a server. ``progress`` hears the loaded share of the model, from 0 to 1."""
     model = _load(settings, progress)
-    engine = Engine(model, _engine_config(settings))
-    service = Service(engine, _renderer(settings, model), settings=_api_settings(settings))
+    replies = ReplyMemory(settings.replay_bytes) if settings.replay else None
+    on_lost = replies.forget if replies is not None else None
+    engine = Engine(model, _engine_config(settings), on_lost=on_lost)
+    service = Service(
+        engine,
+        _renderer(settings, model, replies),
+        think=ThinkSwitch(is_locked=not settings.think),
+        signer=_signer(settings, engine.model_name),
+        settings=_api_settings(settings),
+        replies=replies,
+    )
     return Server(create_app(service), engine)
 
 
@@ -75,7 +87,7 @@ def _engine_config(settings: Settings) -> EngineConfig:
     )
 
 
-def _renderer(settings: Settings, model: Model) -> Renderer:
+def _renderer(settings: Settings, model: Model, replies: ReplyMemory | None) -> Renderer:
     vocab = model.vocab
     source = _template_source(settings.chat_template, model)
     template = ChatTemplate(source, _text(model, vocab.bos_id), _text(model, vocab.eos_id))
@@ -84,7 +96,7 @@ def _renderer(settings: Settings, model: Model) -> Renderer:
         fix_total_tokens=settings.fix_total_tokens,
         hoist_system=settings.hoist_system,
     )
-    return Renderer(template, vocab, rules, DIALECTS.get(settings.tool_dialect))
+    return Renderer(template, vocab, rules, DIALECTS.get(settings.tool_dialect), replies)
 
 
 def _template_source(file: Path | None, model: Model) -> str:
@@ -96,6 +108,12 @@ def _template_source(file: Path | None, model: Model) -> str:
     if model.chat_template is None:
         raise ModelError(f"{model.name} has no chat template; give one with --chat-template FILE")
     return model.chat_template
+
+
+def _signer(settings: Settings, model_name: str) -> Signer:
+    """Proves that reasoning came from this model here; a secret where there is an API key."""
+    secret = f"ratoon reasoning {model_name} {settings.key or ''}"
+    return Signer(hashlib.sha256(secret.encode()).digest())
 
 
 def _text(model: Model, token: int | None) -> str:

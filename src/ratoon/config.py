@@ -69,6 +69,10 @@ class Settings(BaseSettings):
         "auto", description="how the model writes tool calls; auto: as its chat template tells"
     )
 
+    think: bool = Field(
+        True, description="let requests switch reasoning on; off: locked, no request can"
+    )
+
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8788, ge=0, le=65535, description="port to listen on; 0: any free one")
     api_key: SecretStr | None = Field(
@@ -117,6 +121,13 @@ class Settings(BaseSettings):
     )
     hoist_system: bool = Field(
         True, description="render the system messages after the first user message before it"
+    )
+
+    replay: bool = Field(
+        True, description="put echoed replies back into the prompt as the tokens that were sampled"
+    )
+    replay_bytes: ByteSize = Field(
+        ByteSize(64 << 20), gt=0, description="memory for the replies to put back, e.g. 64MiB"
     )
 
     log_level: LogLevel = Field("info", description="how much is logged")

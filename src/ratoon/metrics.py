@@ -37,6 +37,9 @@ class Metrics:
         self._normalisations = self._counter(
             "normalisations", "Times a prompt rule changed a prompt.", "rule"
         )
+        self._replays = self._counter(
+            "replays", "Assistant messages in prompts, by what became of them.", "outcome"
+        )
         self._active = self._gauge("active_requests", "Requests in the engine.", "state")
         self._tier_bytes = self._gauge("tier_bytes", "Bytes of saved state.", "tier")
         self._tier_tokens = self._gauge("tier_tokens", "Tokens with saved state.", "tier")
@@ -64,6 +67,15 @@ class Metrics:
     def count_normalisations(self, fired: Mapping[str, int]) -> None:
         for rule, n_times in fired.items():
             self._normalisations.labels(rule).inc(n_times)
+
+    def count_replays(self, outcomes: Mapping[str, int]) -> None:
+        for outcome, n_times in outcomes.items():
+            self._replays.labels(outcome).inc(n_times)
+
+    def set_replies(self, n_replies: int, n_bytes: int) -> None:
+        """Set the gauges of the replies that are remembered."""
+        self._cache.labels("replies").set(n_replies)
+        self._tier_bytes.labels("replies").set(n_bytes)
 
     def set_state(self, view: Mapping[str, object]) -> None:
         """Set the gauges from the engine's own view of itself; a figure it lacks is left alone."""

@@ -12,6 +12,7 @@ from ratoon.api.service import Renderer
 from ratoon.build import build
 from ratoon.config import Settings
 from ratoon.engine.engine import Engine
+from ratoon.reuse.replies import ReplyMemory
 from tests.server.scripted import serving
 
 Running = list[dict[str, Any]]
@@ -24,6 +25,7 @@ class Live:
     url: str
     engine: Engine
     renderer: Renderer
+    replies: ReplyMemory | None
 
     @property
     def running(self) -> Running:
@@ -58,6 +60,7 @@ def live(settings: Settings) -> Iterator[Live]:
     server.engine.start()
     try:
         with serving(app) as url:
-            yield Live(url, server.engine, app.state.service.renderer)
+            service = app.state.service
+            yield Live(url, server.engine, service.renderer, service.replies)
     finally:
         server.engine.stop()

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ratoon import wire
 from ratoon.chat.render import Prompt
+from ratoon.chat.thinking import Reasoning
 from ratoon.engine.events import Event, Finished, FinishReason, Started, Token
 from ratoon.engine.request import Request
 from ratoon.errors import Overloaded
@@ -118,7 +119,9 @@ class ByteRenderer:
         self.fired: dict[str, int] = {}
         self.hoists: list[bool] = []
 
-    def render(self, request: wire.CountTokensRequest, *, hoist: bool = True) -> Prompt:
+    def render(
+        self, request: wire.CountTokensRequest, *, hoist: bool = True, thinks: bool = False
+    ) -> Prompt:
         self.hoists.append(hoist)
         messages = list(request.messages)
         has_late_run = len(messages) > 1 and messages[1].role == "system"
@@ -132,6 +135,8 @@ class ByteRenderer:
             has_late_run=has_late_run,
             parses_tools=False,
             text_len=len(text),
+            reasoning=Reasoning(is_open=thinks),
+            thinks=thinks,
         )
 
 

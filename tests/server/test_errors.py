@@ -224,7 +224,7 @@ def test_a_request_the_server_cancels(http: httpx.Client, engine: ScriptedEngine
 
 
 class BuggyRenderer(ByteRenderer):
-    def render(self, request: Any, *, hoist: bool = True) -> Any:
+    def render(self, request: Any, *, hoist: bool = True, thinks: bool = False) -> Any:
         raise ZeroDivisionError("with a secret")
 
 

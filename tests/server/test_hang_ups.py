@@ -83,9 +83,9 @@ def test_leaving_while_the_prompt_is_rendered(
 ) -> None:
     render = renderer.render
 
-    def slowly(request: Any, *, hoist: bool = True) -> Prompt:
+    def slowly(request: Any, *, hoist: bool = True, thinks: bool = False) -> Prompt:
         time.sleep(0.3)
-        return render(request, hoist=hoist)
+        return render(request, hoist=hoist, thinks=thinks)
 
     monkeypatch.setattr(renderer, "render", slowly)
     engine.script = endless

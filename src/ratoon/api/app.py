@@ -17,6 +17,7 @@ from ratoon.api.messages import count_tokens, create_message
 from ratoon.api.models import get_model, list_models
 from ratoon.api.probes import health, hello, metrics
 from ratoon.api.service import Service
+from ratoon.api.think import get_think, set_think
 from ratoon.errors import RatoonError
 
 
@@ -28,6 +29,8 @@ def routes() -> list[Route]:
         Route("/v1/models/{model_id:path}", get_model, methods=["GET"]),
         Route("/", hello, methods=["HEAD"]),
         Route("/api/hello", hello, methods=["GET"]),
+        Route("/think", get_think, methods=["GET"]),
+        Route("/think", set_think, methods=["POST"]),
         Route("/health", health, methods=["GET"]),
         Route("/metrics", metrics, methods=["GET"]),
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
@@ -17,10 +17,12 @@ from ratoon import wire
 from ratoon.api.body import parse_body, read_body
 from ratoon.api.forms import ConversationKey, conversation_key, has_reply
 from ratoon.api.ids import new_id
+from ratoon.api.replies import RecordedStream
 from ratoon.api.reply import Mailbox, Meter, reply_events
 from ratoon.api.service import Service
 from ratoon.api.sse import EventStream
 from ratoon.api.stream import MessageFold, ReplyHead, ReplyStream, WireEvent
+from ratoon.api.think import display_of
 from ratoon.api.usage import has_cache_marks
 from ratoon.chat.parser import ReplyParser
 from ratoon.chat.render import Prompt
@@ -36,6 +38,7 @@ async def create_message(http: HttpRequest) -> Response:
     asked = await to_thread.run_sync(parse_body, wire.MessagesRequest, body)
     prompt = await _render(service, asked, http.headers)
     service.metrics.count_normalisations(prompt.fired)
+    service.metrics.count_replays(prompt.replays)
     guide = await to_thread.run_sync(_guide, service, asked, prompt)
     batches = _start(service, asked, prompt, guide, meter, http.receive)
     if asked.stream:
@@ -56,11 +59,13 @@ async def _render(
     service: Service, asked: wire.CountTokensRequest, headers: Headers, *, settles: bool = True
 ) -> Prompt:
     """The prompt, in the form its conversation started with; ``settles`` remembers that form."""
-    hoisted, key = await to_thread.run_sync(_look, service, asked, headers)
+    thinks = service.think.allows(asked.thinking)
+    render = partial(service.renderer.render, asked, thinks=thinks)
+    hoisted, key = await to_thread.run_sync(_look, render, asked, headers)
     form = None if key is None else service.forms.recall(key)
     in_place = None
     if hoisted.has_late_run and form is None and (key is None or has_reply(asked)):
-        in_place = await _render_in_place(service, asked)
+        in_place = await _render_in_place(render)
         form = await to_thread.run_sync(_prefers_hoisted, service, hoisted, in_place)
     elif form is None:
         form = hoisted.has_late_run
@@ -68,22 +73,22 @@ async def _render(
         form = service.forms.settle(key, form)
     if form or not hoisted.has_late_run:
         return hoisted
-    return in_place or await _render_in_place(service, asked)
+    return in_place or await _render_in_place(render)
 
 
 def _look(
-    service: Service, asked: wire.CountTokensRequest, headers: Headers
+    render: Callable[[], Prompt], asked: wire.CountTokensRequest, headers: Headers
 ) -> tuple[Prompt, ConversationKey | None]:
     """The work on a body that may be large, for a worker thread."""
-    return service.renderer.render(asked), conversation_key(headers, asked)
+    return render(), conversation_key(headers, asked)
 
 
 def _guide(service: Service, asked: wire.MessagesRequest, prompt: Prompt) -> Guide | None:
     return service.guides.guide(asked, prompt) if service.guides else None
 
 
-async def _render_in_place(service: Service, asked: wire.CountTokensRequest) -> Prompt:
-    return await to_thread.run_sync(partial(service.renderer.render, asked, hoist=False))
+async def _render_in_place(render: Callable[..., Prompt]) -> Prompt:
+    return await to_thread.run_sync(partial(render, hoist=False))
 
 
 def _prefers_hoisted(service: Service, hoisted: Prompt, in_place: Prompt) -> bool:
@@ -113,6 +118,7 @@ def _start(
         sampling=_sampling(asked, service.settings.sampling),
         boundaries=prompt.boundaries,
         guide=guide,
+        label="locked" if service.think.refuses(asked.thinking) else "req",
     )
     head = ReplyHead(
         message_id=message_id,
@@ -120,6 +126,8 @@ def _start(
         boundaries=prompt.boundaries,
         has_marks=has_cache_marks(asked),
         is_clamped=asked.max_tokens > n_free,
+        display=display_of(asked.thinking, prompt.thinks),
+        sign=service.signer.sign,
     )
     parser = ReplyParser(
         asked.stop_sequences or (),
@@ -127,9 +135,13 @@ def _start(
         partial(new_id, "toolu"),
         prompt.dialect,
         prompt.schemas,
+        prompt.reasoning,
     )
     stream = ReplyStream(head, parser)
-    return reply_events(service, request, mailbox, stream, meter, receive)
+    if service.replies is None:
+        return reply_events(service, request, mailbox, stream, meter, receive)
+    recorded = RecordedStream(stream, service.replies, prompt)
+    return reply_events(service, request, mailbox, recorded, meter, receive)
 
 
 def _sampling(asked: wire.MessagesRequest, defaults: SamplingParams) -> SamplingParams:

@@ -23,4 +23,6 @@ async def metrics(request: Request) -> Response:
     service = request.app.state.service
     view = await to_thread.run_sync(service.engine.inspect)
     service.metrics.set_state(view)
+    if service.replies is not None:
+        service.metrics.set_replies(len(service.replies), service.replies.n_bytes)
     return Response(service.metrics.render(), headers={"content-type": CONTENT_TYPE})

@@ -10,6 +10,7 @@ from functools import partial
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
+from ratoon.api.replies import RecordedStream
 from ratoon.api.service import Service
 from ratoon.api.stream import PING, ReplyStream, WireEvent
 from ratoon.engine.events import Event, Failed, Finished, Started, Token
@@ -92,7 +93,7 @@ async def reply_events(
     service: Service,
     request: Request,
     mailbox: Mailbox,
-    stream: ReplyStream,
+    stream: ReplyStream | RecordedStream,
     meter: Meter,
     receive: Receive,
 ) -> AsyncGenerator[list[WireEvent]]:
@@ -127,7 +128,9 @@ async def reply_events(
         meter.close(outcome, stream.n_output)
 
 
-def _batches(events: list[Event], stream: ReplyStream, meter: Meter) -> Iterator[list[WireEvent]]:
+def _batches(
+    events: list[Event], stream: ReplyStream | RecordedStream, meter: Meter
+) -> Iterator[list[WireEvent]]:
     """What these events cause, if anything: one batch, and then the error if one of them fails."""
     batch: list[WireEvent] = []
     try:

@@ -9,9 +9,11 @@ from typing import Protocol
 
 from ratoon import wire
 from ratoon.api.forms import ConversationForms
+from ratoon.api.think import Signer, ThinkSwitch
 from ratoon.chat.render import Prompt
 from ratoon.engine.request import Guide, Request, SamplingParams
 from ratoon.metrics import Metrics
+from ratoon.reuse.replies import ReplyMemory
 
 
 class Engine(Protocol):
@@ -45,7 +47,9 @@ class Engine(Protocol):
 class Renderer(Protocol):
     """Turns a request into tokens. Called from worker threads, several at once."""
 
-    def render(self, request: wire.CountTokensRequest, *, hoist: bool = True) -> Prompt: ...
+    def render(
+        self, request: wire.CountTokensRequest, *, hoist: bool = True, thinks: bool = False
+    ) -> Prompt: ...
 
 
 class Guides(Protocol):
@@ -77,5 +81,8 @@ class Service:
     guides: Guides | None = None
     metrics: Metrics = field(default_factory=Metrics)
     settings: ApiSettings = field(default_factory=ApiSettings)
+    think: ThinkSwitch = field(default_factory=ThinkSwitch)
+    signer: Signer = field(default_factory=Signer)
     forms: ConversationForms = field(default_factory=ConversationForms)
+    replies: ReplyMemory | None = None  # None: every reply is rendered as the client wrote it
     clock: Callable[[], float] = time.monotonic

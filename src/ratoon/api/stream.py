@@ -5,11 +5,13 @@ A reply is always produced as stream events; a reply that is not streamed is the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, assert_never
 
 from pydantic_core import from_json
 
+from ratoon.api.think import Display, Signer
 from ratoon.api.usage import usage_of
 from ratoon.chat.parser import Delta, TextDelta, ThinkingDelta, ToolEnd, ToolInput, ToolStart
 from ratoon.engine.events import Event, Failed, Finished, FinishReason, Started, Token
@@ -19,13 +21,17 @@ WireEvent = dict[str, Any]
 
 PING: WireEvent = {"type": "ping"}
 
-# Where the text of a delta stands.
-_DELTA_TEXTS = ("text", "thinking", "partial_json")
-
 _STOP_REASONS = {
     FinishReason.STOP: "end_turn",
     FinishReason.LENGTH: "max_tokens",
     FinishReason.CONTEXT: "model_context_window_exceeded",
+}
+
+
+_DELTA_FIELDS = {
+    "text_delta": "text",
+    "thinking_delta": "thinking",
+    "input_json_delta": "partial_json",
 }
 
 
@@ -44,7 +50,8 @@ class Parser(Protocol):
 class ReplyHead:
     """What is known of a reply before it starts.
 
-    ``is_clamped``: the window, not the client, set the reply's limit.
+    ``is_clamped``: the window, not the client, set the reply's limit. ``display``: how much of its
+    reasoning is sent; ``sign`` makes the signature of that.
     """
 
     message_id: str
@@ -52,6 +59,8 @@ class ReplyHead:
     boundaries: tuple[int, ...] = ()
     has_marks: bool = False
     is_clamped: bool = False
+    display: Display = "hidden"
+    sign: Callable[[str], str] = Signer().sign
 
 
 class ReplyStream:
@@ -63,12 +72,14 @@ class ReplyStream:
     def __init__(self, head: ReplyHead, parser: Parser) -> None:
         self.stop_reason: str | None = None
         self.n_output = 0
+        self.hides_reasoning = False  # the reply has some that the client does not get to know of
         self._head = head
         self._parser = parser
         self._usage = usage_of(0, 0, (), False)
         self._n_blocks = 0
         self._open: str | None = None  # type of the block that is open now
         self._has_tool = False
+        self._thought: list[str] = []  # of the thinking block that is open now
 
     def feed(self, event: Event) -> list[WireEvent]:
         """Raises the error of a failed request: the edge decides how the client hears of it."""
@@ -162,11 +173,17 @@ class ReplyStream:
         return [*opening, self._block_delta({"type": "text_delta", "text": text})]
 
     def _thinking(self, text: str) -> list[WireEvent]:
-        if not text:
+        display = self._head.display
+        if display == "hidden":
+            self.hides_reasoning = True
             return []
+        is_new = self._open != "thinking"
         block = {"type": "thinking", "thinking": "", "signature": ""}
-        opening = self._open_block(block) if self._open != "thinking" else []
-        return [*opening, self._block_delta({"type": "thinking_delta", "thinking": text})]
+        events = self._open_block(block) if is_new else []
+        self._thought.append(text)
+        if display == "shown":
+            events.append(self._block_delta({"type": "thinking_delta", "thinking": text}))
+        return events
 
     def _open_block(self, block: dict[str, Any]) -> list[WireEvent]:
         closing = self._close_block()
@@ -181,8 +198,13 @@ class ReplyStream:
     def _close_block(self) -> list[WireEvent]:
         if self._open is None:
             return []
+        events: list[WireEvent] = []
+        if self._open == "thinking":
+            signature = self._head.sign("".join(self._thought))
+            events.append(self._block_delta({"type": "signature_delta", "signature": signature}))
+            self._thought = []
         self._open = None
-        return [{"type": "content_block_stop", "index": self._n_blocks - 1}]
+        return [*events, {"type": "content_block_stop", "index": self._n_blocks - 1}]
 
 
 class MessageFold:
@@ -200,22 +222,27 @@ class MessageFold:
                 self.message["content"].append(dict(event["content_block"]))
                 self._parts = []
             case "content_block_delta":
-                delta = event["delta"]
-                self._parts.append("".join(delta[key] for key in _DELTA_TEXTS if key in delta))
+                self._add(event["delta"])
             case "content_block_stop":
                 self._fill(self.message["content"][-1], "".join(self._parts))
             case "message_delta":
                 self.message.update(event["delta"], usage=event["usage"])
 
+    def _add(self, delta: dict[str, Any]) -> None:
+        if delta["type"] == "signature_delta":
+            self.message["content"][-1]["signature"] = delta["signature"]
+        else:
+            self._parts.append(delta[_DELTA_FIELDS[delta["type"]]])
+
     @staticmethod
     def _fill(block: dict[str, Any], whole: str) -> None:
-        if block["type"] in ("text", "thinking"):
-            block[block["type"]] = whole
+        if block["type"] == "tool_use":
+            block["input"] = tool_input(whole)
         else:
-            block["input"] = _tool_input(whole)
+            block[block["type"]] = whole  # the field of a text or thinking block has its name
 
 
-def _tool_input(text: str) -> dict[str, Any]:
+def tool_input(text: str) -> dict[str, Any]:
     """A call cut off by the token limit keeps what was said, as a streaming client reads it."""
     try:
         value = from_json(text or "{}", allow_partial="trailing-strings")

@@ -68,6 +68,11 @@ class PrefixCache:
         ops, self._ops = tuple(self._ops), []
         return ops
 
+    def take_lost(self) -> list[bytes]:
+        """The bookmarks, since the last call, that no state reaches any more."""
+        lost, self.tree.lost = self.tree.lost, []
+        return lost
+
     def match_length(self, tokens: list[int]) -> int:
         """How many tokens of a prompt some tier could spare now or soon."""
         return self.tree.match(tokens).n_tokens
@@ -123,14 +128,18 @@ class PrefixCache:
             lease.saves.discard(n)
             self._save(lease.slot, self.tree.insert(tokens[:n]), now)
 
-    def release(self, lease: Lease, tokens: list[int], now: float) -> None:
+    def release(
+        self, lease: Lease, tokens: list[int], now: float, bookmark: bytes | None = None
+    ) -> None:
         """The request ended; its sequence stays parked at the end of what was computed of
-        ``tokens`` (prompt and reply)."""
+        ``tokens`` (prompt and reply). ``bookmark`` names that end."""
         slot = lease.slot
         if slot.n_tokens == 0:
             self.discard(lease)
             return
         end = self.tree.insert(tokens[: slot.n_tokens])
+        if bookmark is not None:
+            end.bookmarks[end.n_tokens] = bookmark
         old = slot.node
         self.pool.move(slot, end)
         slot.is_leased = False

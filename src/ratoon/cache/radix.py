@@ -29,6 +29,7 @@ class Node:
     ref_count: int = 0  # running requests whose prompt passes through or ends here
     n_hits: int = 0
     last_used_s: float = 0.0
+    bookmarks: dict[int, bytes] = field(default_factory=dict)  # by token count, within the edge
 
     @property
     def is_bare(self) -> bool:
@@ -66,10 +67,15 @@ class Match:
 
 
 class RadixTree:
-    """Compressed: a node without placements, locks or a fork is merged away."""
+    """Compressed: a node without placements, locks or a fork is merged away.
+
+    A bookmark names a prefix for whoever set it; ``lost`` collects those whose prefix has left the
+    tree.
+    """
 
     def __init__(self) -> None:
         self.root = Node(parent=None, edge=[], n_tokens=0)
+        self.lost: list[bytes] = []
 
     def match(self, tokens: Sequence[int]) -> Match:
         """The longest prefix of ``tokens`` that is in the tree. Changes nothing."""
@@ -109,6 +115,8 @@ class RadixTree:
             last_used_s=lower.last_used_s,
         )
         parent.children[upper.edge[0]] = upper
+        for n in [n for n in lower.bookmarks if n <= depth]:
+            upper.bookmarks[n] = lower.bookmarks.pop(n)
         lower.edge = lower.edge[cut:]
         lower.parent = upper
         upper.children[lower.edge[0]] = lower
@@ -135,6 +143,7 @@ class RadixTree:
                 return  # already gone
             if not node.children:
                 del parent.children[node.edge[0]]
+                self.lost += node.bookmarks.values()
             elif len(node.children) == 1:
                 self._merge(node)
                 return
@@ -147,6 +156,7 @@ class RadixTree:
         (child,) = node.children.values()
         assert node.parent is not None
         child.edge = node.edge + child.edge
+        child.bookmarks |= node.bookmarks
         child.parent = node.parent
         node.parent.children[child.edge[0]] = child
 
@@ -158,6 +168,7 @@ class RadixTree:
                 assert child.edge, "an edge has at least one token"
                 assert child.edge[0] == first
                 assert child.n_tokens == node.n_tokens + len(child.edge)
+                assert all(node.n_tokens < n <= child.n_tokens for n in child.bookmarks)
                 assert child.ref_count <= node.ref_count or node is self.root
             if node is not self.root and node.is_bare:
                 assert len(node.children) >= 2, "a bare node is a fork"

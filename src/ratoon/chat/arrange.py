@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import takewhile
 
-from ratoon.chat.convert import SEPARATOR
+from ratoon.chat.late import SEPARATOR
 from ratoon.chat.template import ChatTemplate, Message
 
 

@@ -13,50 +13,93 @@ from ratoon import wire
 from ratoon.chat import tools
 from ratoon.chat.formats import hermes
 from ratoon.chat.formats.call import Dialect
+from ratoon.chat.late import SEPARATOR, LateForm, reminder
 from ratoon.chat.normalise import Conversation, Turn
+from ratoon.chat.replay import Context, Replayer, Splice
 from ratoon.chat.template import ChatTemplate, Message
 from ratoon.chat.tokens import Guard
 from ratoon.errors import InvalidRequest
-
-# Stands between neighbouring texts wherever they become one: system blocks, text blocks of a
-# message, texts of a tool result, merged messages.
-SEPARATOR = "\n\n"
 
 _ERROR = "Error: "
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One template message; ``is_marked`` where the client asked to cache up to here."""
+    """One template message; ``is_marked`` where the client asked to cache up to here. With a
+    ``splice`` it only shows a mark, for the tokens that were sampled."""
 
     message: Message
     is_marked: bool
+    splice: Splice | None = None
 
 
 class Converter:
-    """Turns the turns of one request into entries."""
+    """Turns the turns of one request into entries. ``context`` digests the entries so far, after
+    what it held before."""
 
-    def __init__(self, template: ChatTemplate, guard: Guard, dialect: Dialect) -> None:
+    def __init__(
+        self,
+        template: ChatTemplate,
+        guard: Guard,
+        dialect: Dialect,
+        late_form: LateForm | None,
+        context: Context,
+        replayer: Replayer,
+    ) -> None:
         self._template = template
         self._guard = guard
         self._dialect = dialect
+        self._late_form = late_form
+        self._context = context
+        self._replayer = replayer
         self._calls: dict[str, tuple[str, str]] = {}
 
     def entries(self, conversation: Conversation) -> list[Entry]:
         found: list[Entry] = []
+        last = len(conversation.turns) - 1
         for position, turn in enumerate(conversation.turns):
             is_late = position >= conversation.n_head
-            found += _SHAPES[turn.role](self, turn, is_late)
+            # The reply to come continues a final assistant's turn, which is not whole then.
+            replayed = self._replayed(turn) if position < last else None
+            entries = replayed or _SHAPES[turn.role](self, turn, is_late)
+            for entry in entries:
+                self._add_to_context(entry)
+                found.append(entry)
         return found if self._template.takes_parallel_calls else _paired(found)
+
+    def _add_to_context(self, entry: Entry) -> None:
+        if entry.splice is not None:
+            self._context.add_tokens(entry.splice.reply.tokens)
+        else:
+            self._context.add(entry.message)
+
+    def _replayed(self, turn: Turn) -> list[Entry] | None:
+        """The entry of a turn that echoes a remembered reply."""
+        if turn.role != "assistant":
+            return None
+        calls = [block for block in turn.blocks if isinstance(block, wire.ToolUseBlock)]
+        is_native = bool(calls) and self._renders_calls
+        template, mark = self._template, self._guard.splice
+        has_place = not is_native or template.takes_lone_results or template.takes_stubs
+        reply = self._replayer.find(turn, self._context.digest, has_place=has_place)
+        if reply is None:
+            return None
+        # Results refer to their calls, whether these are shown or not.
+        made = [self._call(call) for call in calls]
+        is_marked = any(_is_marked(block) for block in turn.blocks)
+        if not is_native or template.takes_lone_results:
+            return [Entry({"role": "assistant", "content": mark}, is_marked, Splice(reply))]
+        id, name = made[-1]["id"], made[-1]["function"]["name"]
+        stub = template.stub_call(id, name, mark)
+        return [Entry(stub, is_marked, Splice(reply, template.stub_end(id)))]
 
     def _system(self, turn: Turn, is_late: bool) -> Iterator[Entry]:
         text = SEPARATOR.join(self._text(block, turn) for block in turn.blocks)
         message = {"role": "system", "content": text}
         if is_late and not self._template.takes_late_system:
-            message = {
-                "role": "user",
-                "content": f"<system-reminder>\n{text}\n</system-reminder>",
-            }
+            mark = self._guard.late_mark
+            content = f"{mark}{text}{mark}" if self._late_form else reminder(text)
+            message = {"role": "user", "content": content}
         yield Entry(message, any(_is_marked(block) for block in turn.blocks))
 
     def _user(self, turn: Turn, _is_late: bool) -> Iterator[Entry]:
@@ -97,7 +140,7 @@ class Converter:
         if not calls:
             return [message]
         made = [self._call(call) for call in calls]
-        if not (template.takes_tools and template.renders_tool_calls):
+        if not self._renders_calls:
             write = self._dialect.write or hermes.write
             written = write([(call.name, call.input) for call in map(self._guarded, calls)])
             return [{**message, "content": "\n".join(filter(None, (text, written)))}]
@@ -106,6 +149,10 @@ class Converter:
         if text and not template.keeps_text_of_calls:
             return [message, *callers]
         return [{**callers[0], "content": text}, *callers[1:]]
+
+    @property
+    def _renders_calls(self) -> bool:
+        return self._template.takes_tools and self._template.renders_tool_calls
 
     def _guarded(self, call: wire.ToolUseBlock) -> wire.ToolUseBlock:
         guard = self._guard
@@ -181,7 +228,10 @@ def _paired(entries: list[Entry]) -> list[Entry]:
     found: list[Entry] = []
     for entry in entries:
         callers = (n for n in range(len(found), 0, -1) if _answers(entry, found[n - 1]))
-        found.insert(next(callers, len(found)), entry)
+        at = next(callers, len(found))
+        while at < len(found) and found[at].message["role"] == "tool":
+            at += 1
+        found.insert(at, entry)
     return found
 
 

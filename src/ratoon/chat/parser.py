@@ -1,4 +1,4 @@
-"""A reply's bytes to deltas of text and tool calls: a pure state machine.
+"""A reply's bytes to deltas of reasoning, text and tool calls: a pure state machine.
 
 What may turn out to be markup is held back until it is known; nothing that the model wrote is
 lost, except the markup of calls and the blanks around them.
@@ -15,6 +15,7 @@ from ratoon.chat.detokenizer import Detokenizer
 from ratoon.chat.formats import hermes
 from ratoon.chat.formats.call import Dialect, Tools
 from ratoon.chat.stop import StopMatcher
+from ratoon.chat.thinking import Reasoning, ThinkSplitter
 
 __all__ = [
     "Delta",
@@ -28,7 +29,10 @@ __all__ = [
 
 
 class ReplyParser:
-    """Feed pieces, then finish once. The concatenated deltas do not depend on the pieces."""
+    """Feed pieces, then finish once. The concatenated deltas do not depend on the pieces.
+
+    No stop sequence counts and no call starts inside reasoning.
+    """
 
     def __init__(
         self,
@@ -37,8 +41,10 @@ class ReplyParser:
         tool_id: Callable[[], str],
         dialect: Dialect = hermes.DIALECT,
         tools: Tools = MappingProxyType({}),
+        reasoning: Reasoning | None = None,
     ) -> None:
         self._detokenizer = Detokenizer()
+        self._thinking = ThinkSplitter(reasoning) if reasoning else None
         self._stop = StopMatcher(stop_sequences)
         self._calls = (
             CallSplitter(tool_id, dialect, tools, takes_calls=parses_tools)
@@ -52,14 +58,27 @@ class ReplyParser:
         return self._stop.matched
 
     def feed(self, piece: bytes) -> list[Delta]:
-        return self._split(self._stop.feed(self._detokenizer.feed(piece)))
+        text = self._detokenizer.feed(piece)
+        if self._thinking is None:
+            return self._split(self._stop.feed(text))
+        thought, text = self._thinking.feed(text)
+        return _thought(thought) + self._split(self._stop.feed(text))
 
     def finish(self) -> list[Delta]:
-        text = self._stop.feed(self._detokenizer.flush()) + self._stop.flush()
-        deltas = self._split(text)
+        text, thoughts = self._detokenizer.flush(), ["", ""]
+        if self._thinking is not None:
+            thoughts[0], text = self._thinking.feed(text)
+            thoughts[1], last = self._thinking.finish()
+            text += last
+        deltas = self._split(self._stop.feed(text) + self._stop.flush())
+        deltas = _thought("".join(thoughts)) + deltas
         return deltas + self._calls.finish() if self._calls else deltas
 
     def _split(self, text: str) -> list[Delta]:
         if self._calls is not None:
             return self._calls.feed(text)
         return [TextDelta(text)] if text else []
+
+
+def _thought(text: str) -> list[Delta]:
+    return [ThinkingDelta(text)] if text else []

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from ratoon import wire
 from ratoon.chat import tools
 from ratoon.chat.arrange import arrange
-from ratoon.chat.convert import SEPARATOR, Converter, Entry
+from ratoon.chat.convert import Converter, Entry
 from ratoon.chat.formats import hermes
 from ratoon.chat.formats.call import Dialect, Tools
+from ratoon.chat.late import SEPARATOR, LateForm, find_late_form
 from ratoon.chat.native import settle
 from ratoon.chat.normalise import Conversation, Rules, normalise
+from ratoon.chat.replay import Context, Replayer, Splice, origin_of, put_back
 from ratoon.chat.template import ChatTemplate, Message
-from ratoon.chat.thinking import Reasoning
-from ratoon.chat.tokens import Guard, Markup, PromptTokenizer
+from ratoon.chat.thinking import Reasoning, ThinkMode, think_modes
+from ratoon.chat.tokens import Guard, Markup, PromptTokenizer, Splices
 from ratoon.chat.vocab import Vocab
 from ratoon.errors import InvalidRequest
+from ratoon.reuse.replies import Origin, Outcome, ReplyMemory
 
 # Anthropic allows four; a client that sends more pays no more than this many extra renders.
 _MAX_MARKS = 8
@@ -31,7 +34,9 @@ class Prompt:
     ``fired``: how often each rule changed something. ``has_late_run``: system messages follow
     the first user message directly, so that hoisting them makes a difference. ``dialect`` and
     ``schemas`` tell how to read calls in the reply; ``schemas`` holds the tools that may be called
-    now. ``reasoning`` is None where the reply can't begin with any."""
+    now. ``reasoning`` is None where the reply can't begin with any; ``thinks``: it was asked for.
+    ``origin`` tells where the reply is sampled, None where it continues a text; ``replays`` counts
+    what became of the replies that the request echoes."""
 
     tokens: list[int]
     boundaries: tuple[int, ...]
@@ -42,57 +47,119 @@ class Prompt:
     dialect: Dialect = hermes.DIALECT
     schemas: Tools = field(default_factory=dict)
     reasoning: Reasoning | None = None
+    thinks: bool = False
+    origin: Origin | None = None
+    replays: Mapping[str, int] = field(default_factory=dict)
 
 
 class Renderer:
-    """Renders requests for one model. Equal normalised conversations give equal tokens.
+    """Renders requests for one model. Equal normalised conversations give equal tokens, as long
+    as the same of their replies are in the ``memory``.
 
-    Without a ``dialect`` the template tells how the model writes calls.
+    Without a ``dialect`` the template tells how the model writes calls. Without a memory every
+    reply is rendered as the client wrote it.
     """
 
     def __init__(
-        self, template: ChatTemplate, vocab: Vocab, rules: Rules, dialect: Dialect | None = None
+        self,
+        template: ChatTemplate,
+        vocab: Vocab,
+        rules: Rules,
+        dialect: Dialect | None = None,
+        memory: ReplyMemory | None = None,
     ) -> None:
         self._template, self._dialect = settle(template, dialect)
         self._rules = rules
+        self._memory = memory
         self._markup = Markup(vocab, template.source)
         self._tokenizer = PromptTokenizer(vocab, self._markup)
+        self._think_modes = self._safe(think_modes(template))
+        self._late_form = find_late_form(template)
 
-    def render(self, request: wire.CountTokensRequest, *, hoist: bool = True) -> Prompt:
+    def _safe(self, modes: dict[bool, ThinkMode]) -> dict[bool, ThinkMode]:
+        """Modes that no client text can set off."""
+        return {
+            thinks: mode if self._markup.any.search(mode.header) else replace(mode, header="")
+            for thinks, mode in modes.items()
+        }
+
+    def render(
+        self, request: wire.CountTokensRequest, *, hoist: bool = True, thinks: bool = False
+    ) -> Prompt:
         """Raises InvalidRequest for what the model or its template can't take."""
         conversation = normalise(request, self._rules, hoist=hoist)
         _check(request, conversation)
-        draft = self._draft(request, conversation)
-        text = draft.text()
-        tokenised = self._tokenizer.tokenize(text, draft.guard.sentinel, draft.cuts(text))
+        draft, (text, is_continued) = self._drafted(request, conversation, thinks)
+        guard = draft.guard
+        splices = Splices(guard.splice, [splice.reply.tokens for splice in draft.splices()])
+        cuts = draft.cuts(text)
+        tokenised = self._tokenizer.tokenize(text, guard.sentinel, cuts, splices)
         n_tokens = len(tokenised.tokens)
         chooses_none = request.tool_choice is not None and request.tool_choice.type == "none"
         return Prompt(
             tokens=tokenised.tokens,
             boundaries=tuple(sorted({n for n in tokenised.offsets if 0 < n < n_tokens})),
-            fired=conversation.fired,
+            fired={**conversation.fired, **draft.fired},
             has_late_run=conversation.has_late_run,
             parses_tools=bool(draft.tools) and not chooses_none,
-            text_len=len(text) - text.count(draft.guard.sentinel),
+            text_len=len(text) - text.count(guard.sentinel) - text.count(guard.splice),
             dialect=self._dialect,
             schemas=tools.schemas(request.tools),
+            reasoning=None if is_continued else draft.mode.reasoning,
+            thinks=thinks,
+            origin=draft.origin(text) if self._memory is not None else None,
+            replays=draft.replayer.outcomes,
         )
 
-    def _draft(self, request: wire.CountTokensRequest, conversation: Conversation) -> _Draft:
+    def _drafted(
+        self, request: wire.CountTokensRequest, conversation: Conversation, thinks: bool
+    ) -> tuple[_Draft, tuple[str, bool]]:
+        """A draft and its text; without replies put back where the template refuses them."""
+        draft = self._draft(request, conversation, thinks, self._memory)
+        try:
+            return draft, draft.text()
+        except InvalidRequest:
+            if not draft.splices():
+                raise
+        draft.replayer.refuse()
+        plain = self._draft(request, conversation, thinks, None)
+        plain = replace(plain, replayer=draft.replayer)
+        return plain, plain.text()
+
+    def _draft(
+        self,
+        request: wire.CountTokensRequest,
+        conversation: Conversation,
+        thinks: bool,
+        memory: ReplyMemory | None,
+    ) -> _Draft:
         """The request's guarded parts, with sentinels that the request does not contain."""
         offered = tools.offered(request.tools)
         seen: set[str] = set()
         while True:
             guard = Guard(self._markup, seen)
+            system = [guard.text(block.text) for block in conversation.system]
+            definitions = [guard.value(tools.definition(tool)) for tool in offered]
+            context = Context(guard)
+            context.add([system, definitions])
+            replayer = Replayer(memory, tools.schemas(request.tools), thinks)
+            converter = Converter(
+                self._template, guard, self._dialect, self._late_form, context, replayer
+            )
             draft = _Draft(
                 self._template,
                 guard,
-                system=[guard.text(block.text) for block in conversation.system],
-                tools=[guard.value(tools.definition(tool)) for tool in offered],
-                entries=Converter(self._template, guard, self._dialect).entries(conversation),
+                thinks,
+                self._think_modes[thinks],
+                self._late_form,
+                system=system,
+                tools=definitions,
+                entries=converter.entries(conversation),
                 n_head=conversation.n_head,
                 marked_system=[bool(block.cache_control) for block in conversation.system],
                 marked_tools=[bool(tool.cache_control) for tool in offered],
+                context=context.digest,
+                replayer=replayer,
             )
             if guard.is_sound:
                 return draft
@@ -113,29 +180,55 @@ class _Draft:
 
     template: ChatTemplate
     guard: Guard
+    thinks: bool
+    mode: ThinkMode
+    late_form: LateForm | None
     system: list[str]
     tools: list[dict[str, Any]]
     entries: list[Entry]
     n_head: int
     marked_system: Sequence[bool]
     marked_tools: Sequence[bool]
+    context: bytes
+    replayer: Replayer
 
-    def text(self) -> str:
-        """The whole prompt. A final assistant text is left open: the reply continues it."""
-        n_tools = len(self.tools)
-        messages = self._messages(_Part(len(self.system), n_tools, len(self.entries)))
+    def splices(self, n_entries: int | None = None) -> list[Splice]:
+        """The replies that are put back into the prompt's first entries, in order."""
+        return [entry.splice for entry in self.entries[:n_entries] if entry.splice is not None]
+
+    @property
+    def fired(self) -> dict[str, int]:
+        """How often the rule of this draft's own changed something."""
+        n_replayed = self.replayer.outcomes[Outcome.REPLAYED]
+        return {"replay": n_replayed} if n_replayed else {}
+
+    def text(self) -> tuple[str, bool]:
+        """The whole prompt, and whether it ends in a final assistant text, which is left open:
+        the reply continues it."""
+        part = self._whole()
+        messages = self._messages(part)
         last = messages[-1]
         if last["role"] == "assistant" and last["content"] and "tool_calls" not in last:
             mark = self.guard.end_mark
             opened = [*messages[:-1], {**last, "content": last["content"] + mark}]
-            text, found, _ = self._render(opened, n_tools, False).rpartition(mark)
+            text, found, _ = self._render(opened, part, False).rpartition(mark)
             if found:
-                return text
-        return self._render(messages, n_tools, True)
+                return text, True
+        return self._render(messages, part, True), False
+
+    def origin(self, text: str) -> Origin | None:
+        """Where the reply will be sampled; None where it continues a final assistant's text."""
+        if self._role(len(self.entries) - 1) == "assistant":
+            return None
+        n_closed = self._end_of(self._whole(), text)
+        return origin_of(text, n_closed, self.context, self.guard)
 
     def cuts(self, text: str) -> list[int]:
         """Ascending offsets into the prompt text where a saved state pays."""
         return sorted({self._end_of(part, text) for part in self._parts()})
+
+    def _whole(self) -> _Part:
+        return _Part(len(self.system), len(self.tools), len(self.entries))
 
     def _parts(self) -> set[_Part]:
         n_system, n_tools = len(self.system), len(self.tools)
@@ -169,7 +262,7 @@ class _Draft:
             entry = {"role": "user", "content": self.guard.end_mark}
             messages = arrange([*messages, entry], self.template)
         try:
-            return _n_common(text, self._render(messages, part.n_tools, False))
+            return _n_common(text, self._render(messages, part, False))
         except InvalidRequest:
             return 0
 
@@ -182,9 +275,14 @@ class _Draft:
         entries = self.entries[: part.n_entries]
         return arrange(leading + [entry.message for entry in entries], self.template)
 
-    def _render(self, messages: list[Message], n_tools: int, generation: bool) -> str:
-        offered = self.tools[:n_tools] if n_tools and self.template.takes_tools else None
-        return self.template.render(messages, offered, generation)
+    def _render(self, messages: list[Message], part: _Part, generation: bool) -> str:
+        takes_tools = part.n_tools and self.template.takes_tools
+        offered = self.tools[: part.n_tools] if takes_tools else None
+        text = self.template.render(messages, offered, generation, thinks=self.thinks)
+        text = self.mode.settle(text + self.mode.suffix * generation)
+        if self.late_form is not None:
+            text = self.late_form.rewrite(text, self.guard.late_mark)
+        return put_back(text, self.splices(part.n_entries), self.guard)
 
 
 def _check(request: wire.CountTokensRequest, conversation: Conversation) -> None:

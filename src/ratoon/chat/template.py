@@ -84,6 +84,8 @@ class ChatTemplate:
     ``takes_late_system``       a system message further on is rendered in place, as system
     ``takes_tool_role``         tool results are rendered
     ``takes_user_after_tool``   a user message may follow a tool result
+    ``takes_lone_results``      results look the same behind a text as behind their call
+    ``takes_stubs``             a ``stub_call`` can stand for something else
     ``renders_tool_calls``      an assistant's tool calls are rendered
     ``takes_parallel_calls``    several calls in one assistant message are rendered
     ``keeps_text_of_calls``     the text beside a call is rendered, and stays when more follows
@@ -97,6 +99,7 @@ class ChatTemplate:
         self, source: str, bos: str, eos: str, now: Callable[[], datetime] = datetime.now
     ) -> None:
         self.source = source
+        self.bos = bos
         self._tokens = {"bos_token": bos, "eos_token": eos}
         try:
             self._template = _environment(now).from_string(source)
@@ -111,8 +114,11 @@ class ChatTemplate:
         messages: list[Message],
         tools: list[dict[str, Any]] | None,
         add_generation_prompt: bool,
+        *,
+        thinks: bool = False,
     ) -> str:
         """The prompt text; ``add_generation_prompt`` ends it with the assistant's header.
+        ``thinks`` asks for reasoning, by the names that templates know the switch under.
 
         Raises InvalidRequest when the template refuses the conversation.
         """
@@ -125,6 +131,8 @@ class ChatTemplate:
                 messages=_Given(messages),
                 tools=None if tools is None else _Given(tools),
                 add_generation_prompt=add_generation_prompt,
+                enable_thinking=thinks,
+                thinking=thinks,
                 **self._tokens,
             )
         except Exception as error:  # foreign code: it may raise anything
@@ -137,6 +145,29 @@ class ChatTemplate:
         plain = copy(self)
         plain.takes_tools = plain.renders_tool_calls = plain.takes_parallel_calls = False
         return plain
+
+    def opening(self, *, thinks: bool) -> tuple[str, str]:
+        """A user message, and what the template writes behind it for the reply to follow."""
+        messages = [_user("alpha")]
+        without = self.render(messages, None, False, thinks=thinks)
+        whole = self.render(messages, None, True, thinks=thinks)
+        return without, whole[len(without) :] if whole.startswith(without) else ""
+
+    def before_reply(self) -> str:
+        """What the template writes in front of an earlier reply's text."""
+        messages = [_user("alpha"), _assistant("beta"), _user("gamma")]
+        return self.render(messages, None, False).partition("beta")[0]
+
+    def stub_call(self, id: str, name: str, mark: str) -> Message:
+        """A message with one call that shows ``mark`` in its arguments."""
+        arguments: Any = {mark: ""}
+        if self.wants_string_arguments:
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        return _call_message([(name, arguments)], [id])
+
+    def stub_end(self, id: str) -> str:
+        """What the template writes behind the mark of a stub call, up to the end of the turn."""
+        return (self._stub_end or "").replace(_PROBE_IDS[0], id)
 
     def _probe_basics(self) -> tuple[bool, list[dict[str, Any]] | None]:
         """Whether content comes in parts, and how the absence of tools is written."""
@@ -186,10 +217,38 @@ class ChatTemplate:
         self.takes_user_after_tool = self.takes_tool_role and self._shows(
             [*round_trip, _user("lambda")], "alpha", "kappa", "lambda", tools=tools
         )
+        self.takes_lone_results = self.takes_tool_role and self._shows_lone_results(caller)
+        self._stub_end = self._probe_stub() if self.renders_tool_calls else None
+        self.takes_stubs = self._stub_end is not None
         if self.takes_late_system and self.takes_tool_role:
             self.takes_late_system = self._gives_authority(
                 [*round_trip, _system("mu"), _assistant("nu")], ("kappa", "mu", "nu")
             )
+
+    def _probe_stub(self) -> str | None:
+        mark = "sigma"
+        stub = self.stub_call(_PROBE_IDS[0], PROBE_NAME, mark)
+        shown = [
+            self._attempt([_user("alpha"), speaker], [_PROBE_TOOL])
+            for speaker in (stub, _assistant(mark))
+        ]
+        if any(text is None or text.count(mark) != 1 for text in shown):
+            return None
+        behind_stub, behind_text = (str(text).partition(mark)[2] for text in shown)
+        is_closed = behind_stub.endswith(behind_text)
+        return behind_stub.removesuffix(behind_text) if is_closed else None
+
+    def _shows_lone_results(self, caller: Message) -> bool:
+        more = [_RESULT, _assistant("xi"), _RESULT, _assistant("omicron")]
+        shown = [
+            self._attempt([_user("alpha"), speaker, *more], [_PROBE_TOOL])
+            for speaker in (caller, _assistant("beta"))
+        ]
+        if None in shown:
+            return False
+        behind_call, behind_text = (str(text).rpartition("alpha")[2] for text in shown)
+        end = behind_text.partition("beta")[2]
+        return "kappa" in end and behind_call.endswith(end)
 
     def _caller(self, *names: str) -> Message:
         arguments: Any = PROBE_ARGUMENTS
@@ -288,13 +347,13 @@ def _assistant(text: str) -> Message:
     return {"role": "assistant", "content": text}
 
 
-def _call_message(calls: list[tuple[str, Any]]) -> Message:
+def _call_message(calls: list[tuple[str, Any]], ids: Sequence[str] = _PROBE_IDS) -> Message:
     return {
         "role": "assistant",
         "content": "",
         "tool_calls": [
             {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
-            for id, (name, arguments) in zip(_PROBE_IDS, calls, strict=False)
+            for id, (name, arguments) in zip(ids, calls, strict=False)
         ],
     }
 

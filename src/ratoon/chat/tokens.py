@@ -58,22 +58,24 @@ class Markup:
 class Guard:
     """Makes client strings safe to render, for one request.
 
-    ``seen`` collects the noncharacters that the client sent; a guard whose own are among them
-    is of no use and must be replaced by ``Guard(markup, seen)``.
+    ``splice`` stands in rendered text for tokens that are put in as they are. ``seen`` collects
+    the noncharacters that the client sent; a guard whose own are among them is of no use and must
+    be replaced by ``Guard(markup, seen)``.
     """
 
     def __init__(self, markup: Markup, avoid: Iterable[str] = ()) -> None:
         taken = set(avoid)
         free = [char for char in NONCHARACTERS if char not in taken]
-        if len(free) < 2:
+        if len(free) < 4:
             raise InvalidRequest("the request contains too many Unicode noncharacters")
-        self.sentinel, self.end_mark = free[:2]
+        self.sentinel, self.end_mark, self.late_mark, self.splice = free[:4]
         self.seen: set[str] = set()
         self._markup = markup
 
     @property
     def is_sound(self) -> bool:
-        return self.seen.isdisjoint((self.sentinel, self.end_mark))
+        own = (self.sentinel, self.end_mark, self.late_mark, self.splice)
+        return self.seen.isdisjoint(own)
 
     def text(self, text: str) -> str:
         if not text.isascii():
@@ -98,11 +100,36 @@ class Guard:
 
 
 @dataclass(frozen=True, slots=True)
+class Splices:
+    """Tokens that are put in as they are: one sequence for each ``mark``, a single character."""
+
+    mark: str
+    tokens: Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
 class Tokenised:
     """``offsets``: for each cut, how many tokens lie wholly before it."""
 
     tokens: list[int]
     offsets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """What grows while a text is tokenised. ``pending``: the cuts still ahead, the next one
+    last."""
+
+    tokens: list[int]
+    offsets: list[int]
+    pending: list[int]
+
+    def add_whole(self, tokens: Sequence[int], end: int) -> None:
+        """Append what can't be cut; in the text it ends at offset ``end``."""
+        while self.pending and self.pending[-1] < end:
+            self.offsets.append(len(self.tokens))
+            self.pending.pop()
+        self.tokens.extend(tokens)
 
 
 class PromptTokenizer:
@@ -113,24 +140,25 @@ class PromptTokenizer:
         self._markup = markup
         self._cache = _RunCache(cache_bytes)
 
-    def tokenize(self, text: str, sentinel: str, cuts: Sequence[int] = ()) -> Tokenised:
-        """``cuts`` are offsets into ``text``, in ascending order."""
-        tokens: list[int] = []
-        offsets: list[int] = []
+    def tokenize(
+        self, text: str, sentinel: str, cuts: Sequence[int] = (), splices: Splices | None = None
+    ) -> Tokenised:
+        """``cuts`` are offsets into ``text``, in ascending order. No token reaches across a
+        splice."""
+        out = _Output([], [], list(reversed(cuts)))
         bos = self._vocab.bos_id if self._vocab.adds_bos else None
         if bos is not None and not self._begins_with(text, bos):
-            tokens.append(bos)
-        at, pending = 0, list(reversed(cuts))
-        for match in self._markup.any.finditer(text):
-            self._add_run(text[at : match.start()], at, sentinel, (tokens, offsets, pending))
-            at = match.end()
-            while pending and pending[-1] < at:
-                offsets.append(len(tokens))
-                pending.pop()
-            tokens.append(self._markup.specials[match.group()].id)
-        self._add_run(text[at:], at, sentinel, (tokens, offsets, pending))
-        offsets += [len(tokens)] * len(pending)
-        return Tokenised(tokens, tuple(offsets))
+            out.tokens.append(bos)
+        first, *segments = text.split(splices.mark) if splices else [text]
+        self._add_segment(first, 0, sentinel, out)
+        at = len(first)
+        for spliced, segment in zip(splices.tokens if splices else (), segments, strict=True):
+            at += 1
+            out.add_whole(spliced, at)
+            self._add_segment(segment, at, sentinel, out)
+            at += len(segment)
+        out.offsets.extend([len(out.tokens)] * len(out.pending))
+        return Tokenised(out.tokens, tuple(out.offsets))
 
     @property
     def cached_bytes(self) -> int:
@@ -140,16 +168,22 @@ class PromptTokenizer:
         match = self._markup.any.match(text)
         return match is not None and self._markup.specials[match.group()].id == token
 
-    def _add_run(
-        self, run: str, start: int, sentinel: str, out: tuple[list[int], list[int], list[int]]
-    ) -> None:
+    def _add_segment(self, text: str, start: int, sentinel: str, out: _Output) -> None:
+        """Append the tokens of text that begins at offset ``start``."""
+        at = 0
+        for match in self._markup.any.finditer(text):
+            self._add_run(text[at : match.start()], start + at, sentinel, out)
+            at = match.end()
+            out.add_whole((self._markup.specials[match.group()].id,), start + at)
+        self._add_run(text[at:], start + at, sentinel, out)
+
+    def _add_run(self, run: str, start: int, sentinel: str, out: _Output) -> None:
         """Append a plain run's tokens, and the offsets of the cuts that fall before its end."""
-        tokens, offsets, pending = out
         added = self._run(run, sentinel) if run else array("i")
-        while pending and pending[-1] < start + len(run):
-            head = run[: pending.pop() - start]
-            offsets.append(len(tokens) + _n_common(self._run(head, sentinel), added))
-        tokens.extend(added)
+        while out.pending and out.pending[-1] < start + len(run):
+            head = run[: out.pending.pop() - start]
+            out.offsets.append(len(out.tokens) + _n_common(self._run(head, sentinel), added))
+        out.tokens.extend(added)
 
     def _run(self, run: str, sentinel: str) -> array[int]:
         if sentinel not in run:

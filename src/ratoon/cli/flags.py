@@ -25,7 +25,12 @@ PANELS = {
     "drop_billing": "Prompt",
     "log_level": "Logging",
 }
-METAVARS = {"hf": "OWNER/REPO:FILE", "chat_template": "FILE", "host_bytes": "SIZE"}
+METAVARS = {
+    "hf": "OWNER/REPO:FILE",
+    "chat_template": "FILE",
+    "host_bytes": "SIZE",
+    "replay_bytes": "SIZE",
+}
 _CONFIG_HELP = "TOML file with settings; default: ratoon.toml in this folder, if there is one."
 
 

@@ -60,13 +60,17 @@ class Engine:
         cache: PrefixCache | None = None,
         clock: Callable[[], float] = time.monotonic,
         forced_tokens: ForcedTokens | None = None,
+        on_lost: Callable[[Sequence[bytes]], None] | None = None,
     ) -> None:
+        """``on_lost`` hears, on the engine thread, of replies whose end no state reaches any more:
+        the digests of their prompt and tokens."""
         self.model = model
         self.model_name = config.model_name or model.name
         self.n_ctx = model.shape.n_ctx
         self.cache = cache or PrefixCache(cache_config(model, config))
         self.scheduler = Scheduler(_scheduler_config(model, config), self.cache)
         self.forced_tokens = forced_tokens
+        self._on_lost = on_lost
         self._clock = clock
         self._journal = Journal(
             has_progress=config.has_progress, progress_step=config.progress_step
@@ -174,6 +178,9 @@ class Engine:
         self._drain_inbox()
         with self._lock:
             plan = self.scheduler.schedule(self._clock())
+            lost = self.cache.take_lost()
+        if lost and self._on_lost is not None:
+            self._on_lost(lost)
         self._emit(plan.started)
         if plan.is_empty:
             time.sleep(0.001)  # only waiting requests; nothing can be done for them this instant

@@ -35,7 +35,8 @@ class Journal:
         self._reached.pop(request.id, None)
         note = {None: " failed", FinishReason.CANCELLED: " cancelled"}.get(reason, "")
         log.info(
-            "req %d+%d %s reuse=%d forwarded=%d %s seq=%d%s",
+            "%s %d+%d %s reuse=%d forwarded=%d %s seq=%d%s",
+            request.label,
             len(request.prompt),
             len(request.output),
             request.layer,

@@ -75,6 +75,7 @@ class Request:
     boundaries: tuple[int, ...] = ()
     priority: Priority = Priority.INTERACTIVE
     guide: Guide | None = None
+    label: str = "req"  # what the log calls it
 
     state: RequestState = RequestState.WAITING
     output: list[int] = field(default_factory=list)

@@ -16,6 +16,7 @@ from ratoon.engine.events import Event, Failed, Finished, FinishReason, Started
 from ratoon.engine.model import Chunk
 from ratoon.engine.request import Request, RequestState
 from ratoon.errors import InternalError, RatoonError
+from ratoon.reuse.replies import path_digest
 
 Emission = tuple[Request, Event]
 
@@ -222,7 +223,7 @@ class Scheduler:
 
     def _finish(self, run: Run, reason: FinishReason, now: float) -> Emission:
         self.running.remove(run)
-        self.cache.release(run.lease, run.tokens, now)
+        self.cache.release(run.lease, run.tokens, now, path_digest(run.tokens))
         return self._end(run.request, Finished(reason, len(run.request.output)), now)
 
     def _end(self, request: Request, event: Event, now: float) -> Emission:

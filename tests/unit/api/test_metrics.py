@@ -18,6 +18,19 @@ def test_two_servers_do_not_mix() -> None:
     assert not any("api_error" in line for line in lines(other))
 
 
+def test_replies() -> None:
+    metrics = Metrics()
+    metrics.count_replays({"replayed": 2, "different": 1})
+    metrics.count_replays({"replayed": 1})
+    metrics.set_replies(n_replies=4, n_bytes=5000)
+    assert {
+        'ratoon_replays_total{outcome="replayed"} 3.0',
+        'ratoon_replays_total{outcome="different"} 1.0',
+        'ratoon_cache{figure="replies"} 4.0',
+        'ratoon_tier_bytes{tier="replies"} 5000.0',
+    } <= lines(metrics)
+
+
 @pytest.mark.parametrize("view", [{}, {"cache": None}, {"running": 3, "waiting": None}])
 def test_a_view_without_figures_changes_nothing(view: dict[str, object]) -> None:
     metrics = Metrics()

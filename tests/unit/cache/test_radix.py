@@ -65,6 +65,36 @@ def test_agrees_with_a_dictionary(seed: int) -> None:
             assert path(node) == list(key)
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_a_bookmark_is_lost_with_the_last_state_that_reaches_it(seed: int) -> None:
+    rng = random.Random(seed)
+    tree, oracle = RadixTree(), Oracle()
+    nodes: dict[tuple[int, ...], Node] = {}
+    bookmarks: dict[bytes, tuple[int, ...]] = {}
+    for _ in range(200):
+        if nodes and rng.random() < 0.5:
+            key = rng.choice(sorted(nodes))
+            node = nodes.pop(key)
+            oracle.marked.discard(key)
+            node.snapshot = None
+            tree.prune(node)
+        else:
+            tokens = random_tokens(rng, oracle.marked)
+            node = tree.insert(tokens)
+            node.snapshot = Snapshot(len(tokens), 1)
+            if rng.random() < 0.7:
+                node.bookmarks[len(tokens)] = bytes(tokens)
+                bookmarks[bytes(tokens)] = tuple(tokens)
+            nodes[tuple(tokens)] = node
+            oracle.marked.add(tuple(tokens))
+        tree.check()
+        out_of_reach = {b for b, p in bookmarks.items() if oracle.longest(list(p)) < len(p)}
+        assert sorted(tree.lost) == sorted(out_of_reach)
+        tree.lost.clear()
+        for bookmark in out_of_reach:
+            del bookmarks[bookmark]
+
+
 def test_a_locked_path_stays() -> None:
     tree = RadixTree()
     node = tree.insert([1, 2, 3])

@@ -42,10 +42,11 @@ USER_DEFINED = ("<tool_call>", "</tool_call>", "<think>", "\n\n")
 class ByteVocab:
     """One token a byte; user-defined tokens form in plain text, as llama.cpp forms them."""
 
-    def __init__(self, *, adds_bos: bool = False) -> None:
-        texts = CONTROLS + USER_DEFINED
+    def __init__(self, *, adds_bos: bool = False, controls: tuple[str, ...] = ()) -> None:
+        texts = CONTROLS + USER_DEFINED + controls
         self._specials = {
-            text: Special(256 + n, is_control=text in CONTROLS) for n, text in enumerate(texts)
+            text: Special(256 + n, is_control=text not in USER_DEFINED)
+            for n, text in enumerate(texts)
         }
         self._texts = {special.id: text for text, special in self._specials.items()}
         self._adds_bos = adds_bos

@@ -116,6 +116,13 @@ def test_one_call_a_message_has_its_result_behind_it() -> None:
     assert sorted(order, key=history.index) == order
 
 
+def test_late_system_messages_speak_as_the_developer() -> None:
+    turns = (("user", "Begin."), ("assistant", "I did."), ("system", "Stop."), ("user", "Go on."))
+    history = shown(prompt("gpt_oss", *turns))
+    late = "<|end|><|start|>developer<|message|>Stop.<|end|><|start|>user<|message|>Go on."
+    assert history.partition("I did.")[2] == late + "<|end|><|start|>assistant"
+
+
 def test_ids_have_the_form_that_the_template_wants() -> None:
     blocks = [tool_use("one", "read", **READ), tool_use("two", "stop")]
     results = [tool_result("one", "first"), tool_result("two", "second")]

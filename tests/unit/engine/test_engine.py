@@ -17,6 +17,7 @@ from ratoon.engine.events import Event, Failed, Finished, FinishReason, Started,
 from ratoon.engine.model import BadState, Chunk, Logits, NoRoom
 from ratoon.engine.request import Request
 from ratoon.errors import ModelError, Overloaded, PromptTooLong
+from ratoon.reuse.replies import path_digest
 
 
 class Client:
@@ -111,6 +112,22 @@ def test_progress_can_be_coarser_or_off(
         collect(Client(engine).ask("y" * 600))
         engine.stop()
         assert sum(r.getMessage().startswith("prefill") for r in caplog.records) == n_lines
+
+
+def test_the_owner_of_replies_hears_which_are_out_of_reach() -> None:
+    lost: list[bytes] = []
+    model = DummyModel(n_ctx=1000, n_seq=2, n_batch=64)
+    engine = Engine(model, EngineConfig(host_bytes=1), on_lost=lost.extend)
+    engine.start()
+    client = Client(engine)
+    paths = []
+    for text in ("a" * 300, "b" * 300, "c" * 300):
+        assert collect(client.ask(text, max_tokens=50))[0] == text[:50]
+        paths.append(path_digest([*chatml(model, text), *text[:50].encode()]))
+    assert lost == paths[:1], "the third found no room beside the second"
+    collect(client.ask("c" * 300, max_tokens=50))
+    assert paths[2] not in lost
+    engine.stop()
 
 
 def test_cancel_ends_a_request_within_a_step() -> None:

@@ -1,0 +1,1 @@
+"""What was said before and is used again: pure, standard library only."""
