@@ -4,7 +4,8 @@ RatoonError
 ├── ConfigError            a setting is wrong; the process does not start
 ├── ModelError             a model file can't be loaded or used
 ├── InvalidRequest         400  invalid_request_error
-│   └── PromptTooLong      400  invalid_request_error, Anthropic's own wording
+│   ├── PromptTooLong      400  invalid_request_error, Anthropic's own wording
+│   └── ToolReferenceUnresolved   400  with the code tool_reference_unresolved
 ├── AuthenticationFailed   401  authentication_error
 ├── PermissionDenied       403  permission_error
 ├── NotFound               404  not_found_error
@@ -24,6 +25,7 @@ class RatoonError(Exception):
 
     status = 500
     kind = "api_error"
+    code: str | None = None  # names the cause among errors of one kind
 
 
 class ConfigError(RatoonError):
@@ -50,6 +52,15 @@ class PromptTooLong(InvalidRequest):
 
     def __init__(self, n_tokens: int, maximum: int) -> None:
         super().__init__(f"prompt is too long: {n_tokens} tokens > {maximum} maximum")
+
+
+class ToolReferenceUnresolved(InvalidRequest):
+    """A reference names a tool that the request does not define."""
+
+    code = "tool_reference_unresolved"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Tool reference '{name}' not found in available tools")
 
 
 class AuthenticationFailed(RatoonError):

@@ -56,12 +56,52 @@ def _is_outside(value: float | None) -> bool:
     return value is not None and not 0 <= value <= 1
 
 
+def _repeats_names(request: wire.CountTokensRequest) -> bool:
+    names = [tool.name for tool in request.tools or ()]
+    return len(set(names)) < len(names)
+
+
+def _asks_to_compact(request: wire.CountTokensRequest) -> bool:
+    edits = request.context_management.edits if request.context_management else ()
+    return any(isinstance(edit, wire.Compact) for edit in edits)
+
+
+def _budget(request: wire.CountTokensRequest) -> int | None:
+    """Tokens of reasoning that are asked for, where that is asked at all."""
+    thinking = request.thinking
+    return thinking.budget_tokens if thinking and thinking.type == "enabled" else None
+
+
+def _lacks_budget(request: wire.CountTokensRequest) -> bool:
+    thinking = request.thinking
+    return bool(thinking and thinking.type == "enabled" and thinking.budget_tokens is None)
+
+
+def _budget_is_too_large(request: wire.MessagesRequest) -> bool:
+    """With ``max_tokens`` 0 there is no reply, and the prompt is that of a later request."""
+    return request.max_tokens > 0 and (_budget(request) or 0) >= request.max_tokens
+
+
 _RULES: tuple[tuple[Callable[[wire.CountTokensRequest], bool], str], ...] = (
     (lambda r: not r.messages, "messages: at least one message is required"),
+    (_repeats_names, "tools: Tool names must be unique."),
+    (_lacks_budget, "thinking.enabled.budget_tokens: Field required"),
+    (
+        lambda r: (_budget(r) or 1024) < 1024,
+        "thinking.enabled.budget_tokens: Input should be greater than or equal to 1024",
+    ),
+    (
+        lambda r: bool(r.mcp_servers),
+        "mcp_servers: this server connects to no MCP servers; declare their tools in `tools`",
+    ),
+    (
+        _asks_to_compact,
+        "context_management.edits: compact_20260112 is not supported by this server",
+    ),
 )
 
 _MESSAGES_RULES: tuple[tuple[Callable[[wire.MessagesRequest], bool], str], ...] = (
-    (lambda r: r.max_tokens < 1, "max_tokens: Input should be greater than or equal to 1"),
+    (lambda r: r.max_tokens < 0, "max_tokens: Input should be greater than or equal to 0"),
     (lambda r: _is_outside(r.temperature), "temperature: range: 0..1"),
     (lambda r: _is_outside(r.top_p), "top_p: range: 0..1"),
     (lambda r: (r.top_k or 0) < 0, "top_k: Input should be greater than or equal to 0"),
@@ -72,6 +112,18 @@ _MESSAGES_RULES: tuple[tuple[Callable[[wire.MessagesRequest], bool], str], ...] 
     (
         lambda r: any(not s.strip() for s in r.stop_sequences or ()),
         "stop_sequences: each stop sequence must contain non-whitespace",
+    ),
+    (
+        _budget_is_too_large,
+        "`max_tokens` must be greater than `thinking.budget_tokens`. Please consult our "
+        "documentation at https://docs.claude.com/en/docs/build-with-claude/extended-thinking"
+        "#max-tokens-and-context-windows",
+    ),
+    (lambda r: r.container is not None, "container: containers are not supported by this server"),
+    (lambda r: r.compaction is not None, "compaction: not supported by this server"),
+    (
+        lambda r: r.thread is not None and r.thread.type == "continue",
+        "thread: this server holds no threads; send the full conversation without `thread`",
     ),
 )
 

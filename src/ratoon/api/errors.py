@@ -18,12 +18,11 @@ _HTTP_KINDS = {404: "not_found_error"}
 _BUSY = (429, 529)
 
 
-def error_body(kind: str, message: str, request_id: str) -> dict[str, Any]:
-    return {
-        "type": "error",
-        "error": {"type": kind, "message": message},
-        "request_id": request_id,
-    }
+def error_body(kind: str, message: str, request_id: str, code: str | None = None) -> dict[str, Any]:
+    error: dict[str, Any] = {"type": kind, "message": message}
+    if code is not None:
+        error["details"] = {"error_code": code}
+    return {"type": "error", "error": error, "request_id": request_id}
 
 
 def error_response(error: RatoonError, service: Service, request_id: str) -> Response:
@@ -31,7 +30,7 @@ def error_response(error: RatoonError, service: Service, request_id: str) -> Res
     headers = {"request-id": request_id}
     if error.status in _BUSY:
         headers["retry-after"] = str(service.settings.retry_after_s)
-    body = error_body(error.kind, str(error), request_id)
+    body = error_body(error.kind, str(error), request_id, error.code)
     return JSONResponse(body, error.status, headers)
 
 

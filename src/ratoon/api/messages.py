@@ -11,14 +11,15 @@ from anyio import to_thread
 from starlette.datastructures import Headers
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
-from starlette.types import Receive
 
 from ratoon import wire
 from ratoon.api.body import parse_body, read_body
+from ratoon.api.diagnostics import fingerprint
 from ratoon.api.forms import ConversationKey, conversation_key, has_reply
 from ratoon.api.ids import new_id
 from ratoon.api.replies import RecordedStream
 from ratoon.api.reply import Mailbox, Meter, reply_events
+from ratoon.api.search import Round, search_tools, with_searches
 from ratoon.api.service import Service
 from ratoon.api.sse import EventStream
 from ratoon.api.stream import MessageFold, ReplyHead, ReplyStream, WireEvent
@@ -39,11 +40,14 @@ async def create_message(http: HttpRequest) -> Response:
     prompt = await _render(service, asked, http.headers)
     service.metrics.count_normalisations(prompt.fired)
     service.metrics.count_replays(prompt.replays)
-    guide = await to_thread.run_sync(_guide, service, asked, prompt)
-    batches = _start(service, asked, prompt, guide, meter, http.receive)
+    head = await _head(service, asked, prompt)
+    first = await _round(http, head, asked, prompt, meter)
+    batches = first.batches
+    if head.searches:
+        batches = with_searches(asked, head, first, partial(_next_round, http, head))
     if asked.stream:
-        first = await anext(batches)
-        return EventStream(first, batches, service, http.state.request_id)
+        start = await anext(batches)
+        return EventStream(start, batches, service, http.state.request_id)
     return JSONResponse(await _whole(batches))
 
 
@@ -52,7 +56,13 @@ async def count_tokens(http: HttpRequest) -> Response:
     body = await read_body(http, service.settings.max_body_bytes)
     asked = await to_thread.run_sync(parse_body, wire.CountTokensRequest, body)
     prompt = await _render(service, asked, http.headers, settles=False)
-    return JSONResponse({"input_tokens": len(prompt.tokens)})
+    counts: dict[str, object] = {"input_tokens": len(prompt.tokens)}
+    if asked.context_management is not None:
+        if prompt.edits:
+            whole = asked.model_copy(update={"context_management": None})
+            prompt = await _render(service, whole, http.headers, settles=False)
+        counts["context_management"] = {"original_input_tokens": len(prompt.tokens)}
+    return JSONResponse(counts)
 
 
 async def _render(
@@ -84,7 +94,8 @@ def _look(
 
 
 def _guide(service: Service, asked: wire.MessagesRequest, prompt: Prompt) -> Guide | None:
-    return service.guides.guide(asked, prompt) if service.guides else None
+    wants_reply = service.guides is not None and asked.max_tokens > 0
+    return service.guides.guide(asked, prompt) if service.guides and wants_reply else None
 
 
 async def _render_in_place(render: Callable[..., Prompt]) -> Prompt:
@@ -97,37 +108,59 @@ def _prefers_hoisted(service: Service, hoisted: Prompt, in_place: Prompt) -> boo
     return match_length(hoisted.tokens) >= match_length(in_place.tokens)
 
 
-def _start(
-    service: Service,
+async def _head(service: Service, asked: wire.MessagesRequest, prompt: Prompt) -> ReplyHead:
+    """What the message says of its prompt, which is remembered under the message's id."""
+    now = await to_thread.run_sync(fingerprint, asked.model, prompt)
+    previous = asked.diagnostics.previous_message_id if asked.diagnostics else None
+    prints = service.fingerprints
+    diagnostics = prints.diagnose(previous, now, prompt.tokens) if previous else None
+    message_id = new_id("msg")
+    prints.remember(message_id, now)
+    return ReplyHead(
+        message_id=message_id,
+        model=asked.model,
+        has_marks=has_cache_marks(asked),
+        display=display_of(asked.thinking, prompt.thinks),
+        sign=service.signer.sign,
+        searches=search_tools(asked),
+        edits=prompt.edits if asked.context_management else None,
+        diagnostics=diagnostics,
+    )
+
+
+async def _next_round(
+    http: HttpRequest, head: ReplyHead, asked: wire.MessagesRequest, number: int
+) -> Round:
+    """The reply goes on, its beginning being part of the prompt now."""
+    service: Service = http.app.state.service
+    prompt = await _render(service, asked, http.headers)
+    meter = Meter(service.metrics, service.clock)
+    return await _round(http, head, asked, prompt, meter, number)
+
+
+async def _round(
+    http: HttpRequest,
+    head: ReplyHead,
     asked: wire.MessagesRequest,
     prompt: Prompt,
-    guide: Guide | None,
     meter: Meter,
-    receive: Receive,
-) -> AsyncGenerator[list[WireEvent]]:
+    number: int = 0,
+) -> Round:
+    """A request to the engine, not yet sent, and the stream that will read its reply."""
+    service: Service = http.app.state.service
     n_free = service.engine.n_ctx - len(prompt.tokens)
     if n_free < 1:
         raise PromptTooLong(len(prompt.tokens), service.engine.n_ctx - 1)
-    message_id = new_id("msg")
     mailbox = Mailbox()
     request = Request(
-        id=message_id,
+        id=f"{head.message_id}.{number}" if number else head.message_id,
         prompt=prompt.tokens,
         max_tokens=min(asked.max_tokens, n_free),
         emit=mailbox.put,
         sampling=_sampling(asked, service.settings.sampling),
         boundaries=prompt.boundaries,
-        guide=guide,
+        guide=await to_thread.run_sync(_guide, service, asked, prompt),
         label="locked" if service.think.refuses(asked.thinking) else "req",
-    )
-    head = ReplyHead(
-        message_id=message_id,
-        model=asked.model,
-        boundaries=prompt.boundaries,
-        has_marks=has_cache_marks(asked),
-        is_clamped=asked.max_tokens > n_free,
-        display=display_of(asked.thinking, prompt.thinks),
-        sign=service.signer.sign,
     )
     parser = ReplyParser(
         asked.stop_sequences or (),
@@ -137,11 +170,14 @@ def _start(
         prompt.schemas,
         prompt.reasoning,
     )
+    is_clamped = asked.max_tokens > n_free
+    head = replace(head, boundaries=prompt.boundaries, is_clamped=is_clamped)
     stream = ReplyStream(head, parser)
-    if service.replies is None:
-        return reply_events(service, request, mailbox, stream, meter, receive)
-    recorded = RecordedStream(stream, service.replies, prompt)
-    return reply_events(service, request, mailbox, recorded, meter, receive)
+    recorded = (
+        stream if service.replies is None else RecordedStream(stream, service.replies, prompt)
+    )
+    batches = reply_events(service, request, mailbox, recorded, meter, http.receive)
+    return Round(batches, recorded, prompt.searchable)
 
 
 def _sampling(asked: wire.MessagesRequest, defaults: SamplingParams) -> SamplingParams:

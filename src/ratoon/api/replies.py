@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
-from ratoon.api.stream import ReplyStream, WireEvent, tool_input
+from ratoon.api.stream import SEARCH, ReplyStream, WireEvent, tool_input
 from ratoon.chat.render import Prompt
 from ratoon.engine.events import Event, Finished, Token
 from ratoon.reuse.replies import (
@@ -22,7 +22,7 @@ from ratoon.reuse.replies import (
 
 
 class RecordedStream:
-    """A reply stream that remembers the reply when the engine has ended it.
+    """A reply stream that remembers the reply when the engine, or a search, has ended it.
 
     One that a stop sequence, a cancel or an error ended is not kept: its tokens go further than
     its blocks, or nobody got them. Nor is one with hidden reasoning, which must not come back.
@@ -49,7 +49,8 @@ class RecordedStream:
             self._tokens.append(event.token)
         for each in told:
             self._blocks.feed(each)
-        if isinstance(event, Finished) and self.stop_reason != "stop_sequence":
+        is_whole = isinstance(event, Finished) and self.stop_reason != "stop_sequence"
+        if is_whole or self.stop_reason == SEARCH:
             self._remember()
         return told
 
@@ -105,4 +106,5 @@ _BLOCKS: dict[str, Callable[[BlockFold], SentBlock]] = {
     "text": BlockFold._text,
     "thinking": BlockFold._thought,
     "tool_use": BlockFold._call,
+    "server_tool_use": BlockFold._call,
 }

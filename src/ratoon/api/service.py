@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ratoon import wire
+from ratoon.api.diagnostics import Fingerprints
 from ratoon.api.forms import ConversationForms
 from ratoon.api.think import Signer, ThinkSwitch
 from ratoon.chat.render import Prompt
@@ -84,5 +85,6 @@ class Service:
     think: ThinkSwitch = field(default_factory=ThinkSwitch)
     signer: Signer = field(default_factory=Signer)
     forms: ConversationForms = field(default_factory=ConversationForms)
+    fingerprints: Fingerprints = field(default_factory=Fingerprints)
     replies: ReplyMemory | None = None  # None: every reply is rendered as the client wrote it
     clock: Callable[[], float] = time.monotonic

@@ -66,7 +66,8 @@ class EventStream(Response):
         except Exception as bug:
             error = as_ratoon_error(bug)
             self._service.metrics.count_error(error.kind)
-            yield encode_event(error_body(error.kind, str(error), self._request_id))
+            body = error_body(error.kind, str(error), self._request_id, error.code)
+            yield encode_event(body)
 
 
 def _encode(batch: list[WireEvent]) -> bytes:

@@ -5,8 +5,8 @@ A reply is always produced as stream events; a reply that is not streamed is the
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, assert_never
 
 from pydantic_core import from_json
@@ -14,12 +14,14 @@ from pydantic_core import from_json
 from ratoon.api.think import Display, Signer
 from ratoon.api.usage import usage_of
 from ratoon.chat.parser import Delta, TextDelta, ThinkingDelta, ToolEnd, ToolInput, ToolStart
+from ratoon.chat.typed import Search
 from ratoon.engine.events import Event, Failed, Finished, FinishReason, Started, Token
 from ratoon.errors import InternalError
 
 WireEvent = dict[str, Any]
 
 PING: WireEvent = {"type": "ping"}
+SEARCH = "tool_search"  # a stop reason that no client sees
 
 _STOP_REASONS = {
     FinishReason.STOP: "end_turn",
@@ -51,7 +53,9 @@ class ReplyHead:
     """What is known of a reply before it starts.
 
     ``is_clamped``: the window, not the client, set the reply's limit. ``display``: how much of its
-    reasoning is sent; ``sign`` makes the signature of that.
+    reasoning is sent; ``sign`` makes the signature of that. ``searches``: the tools that the
+    server runs itself. ``edits``: the context edits that took effect, None if none were asked
+    for. ``diagnostics``: as the API answers them.
     """
 
     message_id: str
@@ -61,12 +65,20 @@ class ReplyHead:
     is_clamped: bool = False
     display: Display = "hidden"
     sign: Callable[[str], str] = Signer().sign
+    searches: Mapping[str, Search] = field(default_factory=dict)
+    edits: Sequence[dict[str, Any]] | None = None
+    diagnostics: dict[str, Any] | None = None
+
+    @property
+    def context_management(self) -> dict[str, Any] | None:
+        return None if self.edits is None else {"applied_edits": list(self.edits)}
 
 
 class ReplyStream:
     """Feed engine events in order; each gives the stream events it causes.
 
-    After ``stop_reason`` is set the message is complete: feed nothing more.
+    After ``stop_reason`` is set the message is complete: feed nothing more. It is ``SEARCH`` where
+    the message only rests until a search that it ends with is answered.
     """
 
     def __init__(self, head: ReplyHead, parser: Parser) -> None:
@@ -79,6 +91,7 @@ class ReplyStream:
         self._n_blocks = 0
         self._open: str | None = None  # type of the block that is open now
         self._has_tool = False
+        self._is_searching = False  # the block that is open now is a search
         self._thought: list[str] = []  # of the thinking block that is open now
 
     def feed(self, event: Event) -> list[WireEvent]:
@@ -106,6 +119,10 @@ class ReplyStream:
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
+            "stop_details": None,
+            "container": None,
+            "context_management": head.context_management,
+            "diagnostics": head.diagnostics,
             "usage": self._usage.model_dump(),
         }
         return [{"type": "message_start", "message": message}, PING]
@@ -113,7 +130,7 @@ class ReplyStream:
     def _token(self, event: Token) -> list[WireEvent]:
         self.n_output += 1
         events = self._deltas(self._parser.feed(event.piece))
-        if self._parser.stopped is not None:
+        if self._parser.stopped is not None and self.stop_reason is None:
             events += self._deltas(self._parser.finish())
             events += self._end("stop_sequence")
         return events
@@ -123,6 +140,9 @@ class ReplyStream:
             raise InternalError("The request was cancelled by the server.")
         self.n_output = event.n_output
         events = self._deltas(self._parser.finish())
+        is_cut = event.reason is not FinishReason.STOP
+        if self.stop_reason is not None and not (self.stop_reason == SEARCH and is_cut):
+            return events
         return events + self._end(self._reason(event.reason))
 
     def _reason(self, reason: FinishReason) -> str:
@@ -137,15 +157,16 @@ class ReplyStream:
     def _end(self, stop_reason: str) -> list[WireEvent]:
         self.stop_reason = stop_reason
         usage = self._usage.model_copy(update={"output_tokens": self.n_output})
-        delta = {"stop_reason": stop_reason, "stop_sequence": self._parser.stopped}
-        return [
-            *self._close_block(),
-            {"type": "message_delta", "delta": delta, "usage": usage.model_dump()},
-            {"type": "message_stop"},
-        ]
+        ending = closing(stop_reason, self._parser.stopped, usage.model_dump(), self._head)
+        return [*self._close_block(), *ending]
 
     def _deltas(self, deltas: list[Delta]) -> list[WireEvent]:
-        return [event for delta in deltas for event in self._delta(delta)]
+        """Nothing of what follows the end is told."""
+        events: list[WireEvent] = []
+        for delta in deltas:
+            if self.stop_reason is None:
+                events += self._delta(delta)
+        return events
 
     def _delta(self, delta: Delta) -> list[WireEvent]:
         match delta:
@@ -154,16 +175,28 @@ class ReplyStream:
             case ThinkingDelta():
                 return self._thinking(delta.text)
             case ToolStart():
-                self._has_tool = True
-                block = {"type": "tool_use", "id": delta.id, "name": delta.name, "input": {}}
-                return self._open_block(block)
+                return self._call(delta)
             case ToolInput():
                 part = {"type": "input_json_delta", "partial_json": delta.partial_json}
                 return [self._block_delta(part)]
             case ToolEnd():
+                if self._is_searching:
+                    self._is_searching, self.stop_reason = False, SEARCH
                 return self._close_block()
             case _:
                 assert_never(delta)
+
+    def _call(self, delta: ToolStart) -> list[WireEvent]:
+        """A search ends the reply for now. One behind a call of the client is not made, and the
+        reply ends before it, for the client's results come first."""
+        block = {"type": "tool_use", "id": delta.id, "name": delta.name, "input": {}}
+        if delta.name not in self._head.searches:
+            self._has_tool = True
+            return self._open_block(block)
+        if self._has_tool:
+            return self._end("tool_use")
+        self._is_searching = True
+        return self._open_block({**block, "type": "server_tool_use", "id": f"srv{delta.id}"})
 
     def _text(self, text: str) -> list[WireEvent]:
         if not text:
@@ -186,11 +219,11 @@ class ReplyStream:
         return events
 
     def _open_block(self, block: dict[str, Any]) -> list[WireEvent]:
-        closing = self._close_block()
+        end = self._close_block()
         start = {"type": "content_block_start", "index": self._n_blocks, "content_block": block}
         self._open = block["type"]
         self._n_blocks += 1
-        return [*closing, start]
+        return [*end, start]
 
     def _block_delta(self, delta: dict[str, Any]) -> WireEvent:
         return {"type": "content_block_delta", "index": self._n_blocks - 1, "delta": delta}
@@ -205,6 +238,17 @@ class ReplyStream:
             self._thought = []
         self._open = None
         return [*events, {"type": "content_block_stop", "index": self._n_blocks - 1}]
+
+
+def closing(
+    stop_reason: str, stop_sequence: str | None, usage: dict[str, Any], head: ReplyHead
+) -> list[WireEvent]:
+    """The last events of a message."""
+    delta = {"stop_reason": stop_reason, "stop_sequence": stop_sequence}
+    end: WireEvent = {"type": "message_delta", "delta": delta, "usage": usage}
+    if head.edits is not None:
+        end["context_management"] = head.context_management
+    return [end, {"type": "message_stop"}]
 
 
 class MessageFold:
@@ -236,9 +280,9 @@ class MessageFold:
 
     @staticmethod
     def _fill(block: dict[str, Any], whole: str) -> None:
-        if block["type"] == "tool_use":
+        if "input" in block:
             block["input"] = tool_input(whole)
-        else:
+        elif block["type"] in block:
             block[block["type"]] = whole  # the field of a text or thinking block has its name
 
 

@@ -21,7 +21,22 @@ def usage_of(
         input_tokens=n_prompt - n_cached - n_created,
         cache_creation_input_tokens=n_created,
         cache_read_input_tokens=n_cached,
+        cache_creation=wire.CacheCreation(ephemeral_5m_input_tokens=n_created),
         output_tokens=0,
+    )
+
+
+def total_usage(rounds: Sequence[wire.Usage], n_searches: int) -> wire.Usage:
+    """The usage of a reply in several rounds: sums, and each round for itself."""
+    n_created = sum(each.cache_creation_input_tokens for each in rounds)
+    return wire.Usage(
+        input_tokens=sum(each.input_tokens for each in rounds),
+        cache_creation_input_tokens=n_created,
+        cache_read_input_tokens=sum(each.cache_read_input_tokens for each in rounds),
+        cache_creation=wire.CacheCreation(ephemeral_5m_input_tokens=n_created),
+        output_tokens=sum(each.output_tokens for each in rounds),
+        server_tool_use=wire.ServerToolUsage(tool_search_requests=n_searches),
+        iterations=[wire.IterationUsage.model_validate(each.model_dump()) for each in rounds],
     )
 
 

@@ -127,6 +127,7 @@ class CallSplitter:
         """Go back to text. What was read of a form that holds no call is text too, with the
         blanks held before it; after a call, only what was read since."""
         self._reading = None
+        self._sink.settle()
         start, self._held = self._held + self._start, ""
         self._is_after_call |= self._sink.n_calls > 0
         if not is_call:

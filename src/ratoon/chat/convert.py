@@ -5,8 +5,9 @@ Every client string passes the guard here, once; all text that is added around i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from ratoon import wire
@@ -15,12 +16,14 @@ from ratoon.chat.formats import hermes
 from ratoon.chat.formats.call import Dialect
 from ratoon.chat.late import SEPARATOR, LateForm, reminder
 from ratoon.chat.normalise import Conversation, Turn
+from ratoon.chat.plain import document_text, foreign_text, search_result_text
 from ratoon.chat.replay import Context, Replayer, Splice
 from ratoon.chat.template import ChatTemplate, Message
 from ratoon.chat.tokens import Guard
-from ratoon.errors import InvalidRequest
 
 _ERROR = "Error: "
+_NOTHING = "No tools found."
+_IMAGE = "[An image, which this model can't see.]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +37,8 @@ class Entry:
 
 
 class Converter:
-    """Turns the turns of one request into entries. ``context`` digests the entries so far, after
-    what it held before."""
+    """Turns the turns of one request into entries, and loads the tools they refer to. ``context``
+    digests the entries so far, after what it held before."""
 
     def __init__(
         self,
@@ -49,6 +52,7 @@ class Converter:
         self._template = template
         self._guard = guard
         self._dialect = dialect
+        self._toolbox = replayer.toolbox
         self._late_form = late_form
         self._context = context
         self._replayer = replayer
@@ -56,16 +60,18 @@ class Converter:
 
     def entries(self, conversation: Conversation) -> list[Entry]:
         found: list[Entry] = []
-        last = len(conversation.turns) - 1
-        for position, turn in enumerate(conversation.turns):
+        turns = conversation.turns
+        parts = [(i, part) for i, turn in enumerate(turns) for part in _rounds(turn)]
+        for n_done, (position, turn) in enumerate(parts, 1):
             is_late = position >= conversation.n_head
             # The reply to come continues a final assistant's turn, which is not whole then.
-            replayed = self._replayed(turn) if position < last else None
+            replayed = self._replayed(turn) if n_done < len(parts) else None
             entries = replayed or _SHAPES[turn.role](self, turn, is_late)
             for entry in entries:
                 self._add_to_context(entry)
                 found.append(entry)
-        return found if self._template.takes_parallel_calls else _paired(found)
+        is_single = self._renders_calls and not self._template.takes_parallel_calls
+        return _paired(found) if is_single else found
 
     def _add_to_context(self, entry: Entry) -> None:
         if entry.splice is not None:
@@ -77,7 +83,7 @@ class Converter:
         """The entry of a turn that echoes a remembered reply."""
         if turn.role != "assistant":
             return None
-        calls = [block for block in turn.blocks if isinstance(block, wire.ToolUseBlock)]
+        calls = [block for block in turn.blocks if isinstance(block, _CALL)]
         is_native = bool(calls) and self._renders_calls
         template, mark = self._template, self._guard.splice
         has_place = not is_native or template.takes_lone_results or template.takes_stubs
@@ -94,7 +100,7 @@ class Converter:
         return [Entry(stub, is_marked, Splice(reply, template.stub_end(id)))]
 
     def _system(self, turn: Turn, is_late: bool) -> Iterator[Entry]:
-        text = SEPARATOR.join(self._text(block, turn) for block in turn.blocks)
+        text = self._joined(turn.blocks)
         message = {"role": "system", "content": text}
         if is_late and not self._template.takes_late_system:
             mark = self._guard.late_mark
@@ -106,34 +112,35 @@ class Converter:
         texts: list[wire.ContentBlock] = []
         for block in turn.blocks:
             if isinstance(block, wire.ToolResultBlock):
-                yield from self._user_text(texts, turn)
+                yield from self._user_text(texts)
                 texts = []
                 yield Entry(self._result(block), _is_marked(block))
             else:
                 texts.append(block)
-        yield from self._user_text(texts, turn)
+        yield from self._user_text(texts)
 
-    def _user_text(self, blocks: Sequence[wire.ContentBlock], turn: Turn) -> Iterator[Entry]:
-        if blocks:
-            text = SEPARATOR.join(self._text(block, turn) for block in blocks)
+    def _user_text(self, blocks: Sequence[wire.ContentBlock]) -> Iterator[Entry]:
+        if text := self._joined(blocks):
             marked = any(_is_marked(block) for block in blocks)
             yield Entry({"role": "user", "content": text}, marked)
 
     def _assistant(self, turn: Turn, _is_late: bool) -> Iterator[Entry]:
         """Reasoning is left out: it would have to be byte-identical to what was sampled."""
-        blocks = [block for block in turn.blocks if not isinstance(block, _REASONING)]
-        calls = [block for block in blocks if isinstance(block, wire.ToolUseBlock)]
-        texts = [
-            self._text(block, turn) for block in blocks if not isinstance(block, wire.ToolUseBlock)
-        ]
-        if not blocks:
+        if isinstance(turn.blocks[0], _ANSWER):
+            yield Entry(self._result(turn.blocks[0]), _is_marked(turn.blocks[0]))
+            return
+        blocks = [block for block in turn.blocks if not isinstance(block, _UNSAID)]
+        calls = [block for block in blocks if isinstance(block, _CALL)]
+        texts = [self._plain(block) for block in blocks if not isinstance(block, _CALL)]
+        texts = [text for text in texts if text]
+        if not texts and not calls:
             return
         is_marked = any(_is_marked(block) for block in blocks)
         *earlier, last = self._messages(SEPARATOR.join(texts), calls)
         yield from (Entry(message, False) for message in earlier)
         yield Entry(last, is_marked)
 
-    def _messages(self, text: str, calls: Sequence[wire.ToolUseBlock]) -> list[Message]:
+    def _messages(self, text: str, calls: Sequence[_Call]) -> list[Message]:
         """A message for the text and the calls, or several where the template can't have it."""
         template = self._template
         message: Message = {"role": "assistant", "content": text}
@@ -154,13 +161,13 @@ class Converter:
     def _renders_calls(self) -> bool:
         return self._template.takes_tools and self._template.renders_tool_calls
 
-    def _guarded(self, call: wire.ToolUseBlock) -> wire.ToolUseBlock:
+    def _guarded(self, call: _Call) -> _Call:
         guard = self._guard
         return call.model_copy(
             update={"name": guard.text(call.name), "input": guard.value(call.input)}
         )
 
-    def _call(self, call: wire.ToolUseBlock) -> dict[str, Any]:
+    def _call(self, call: _Call) -> dict[str, Any]:
         """A call under an id of its position: the client's id is not prompt text."""
         guarded = self._guarded(call)
         id = self._dialect.call_id.format(name=guarded.name, n=len(self._calls))
@@ -174,7 +181,7 @@ class Converter:
             "function": {"name": guarded.name, "arguments": arguments},
         }
 
-    def _result(self, block: wire.ToolResultBlock) -> Message:
+    def _result(self, block: _Result) -> Message:
         text = self._result_text(block)
         call = self._calls.get(block.tool_use_id)
         # Strict templates refuse a result whose call they did not render.
@@ -184,38 +191,77 @@ class Converter:
         id, name = call
         return {"role": "tool", "content": text, "name": name, "tool_call_id": id}
 
-    def _result_text(self, block: wire.ToolResultBlock) -> str:
+    def _result_text(self, block: _Result) -> str:
         content = block.content
-        if isinstance(content, str):
-            text = self._guard.text(content)
-        else:
-            parts = [self._plain(part) for part in content or ()]
-            text = SEPARATOR.join(part for part in parts if part)
-        return _ERROR + text if block.is_error and not text.startswith(_ERROR) else text
+        if isinstance(block, wire.ServerResultBlock):
+            return self._guard.text(foreign_text(content))
+        if isinstance(content, wire.FoundTools):
+            return self._loaded(content.tool_references) or _NOTHING
+        if isinstance(content, wire.SearchError):
+            return _ERROR + self._guard.text(content.error_message or content.error_code)
+        text = self._guard.text(content) if isinstance(content, str) else self._joined(content)
+        is_error = isinstance(block, wire.ToolResultBlock) and block.is_error
+        return _ERROR + text if is_error and not text.startswith(_ERROR) else text
 
-    def _text(self, block: wire.ContentBlock, turn: Turn) -> str:
-        """A block that must be text here."""
-        if isinstance(block, wire.ToolUseBlock | wire.ToolResultBlock | _REASONING):
-            raise InvalidRequest(
-                f"messages.{turn.index}: {block.type} blocks are not allowed "
-                f"in messages of role {turn.role}"
-            )
-        return self._plain(block)
+    def _joined(self, blocks: Iterable[_PlainBlock] | None) -> str:
+        """The blocks' texts; references that follow one another are told together."""
+        parts: list[str] = []
+        references: list[wire.ToolReferenceBlock] = []
+        for block in blocks or ():
+            if isinstance(block, wire.ToolReferenceBlock):
+                references.append(block)
+                continue
+            parts += [self._loaded(references), self._plain(block)]
+            references = []
+        return SEPARATOR.join(filter(None, [*parts, self._loaded(references)]))
+
+    def _loaded(self, references: Sequence[wire.ToolReferenceBlock]) -> str:
+        """What is said where these tools are loaded."""
+        new = [(block.tool_name, self._toolbox.load(block.tool_name)) for block in references]
+        names = [self._guard.text(name) for name, tool in new if tool is None]
+        return tools.loaded([self._definition(tool) for _, tool in new if tool], names)
+
+    def _definition(self, tool: wire.Tool) -> dict[str, Any]:
+        guarded: dict[str, Any] = self._guard.value(tools.definition(tool))
+        return guarded
 
     def _plain(self, block: _PlainBlock) -> str:
         match block:
+            case wire.ToolAdditionBlock():
+                return self._added(block)
+            case wire.ToolRemovalBlock():
+                self._toolbox.remove(block.tool.name)
+                return tools.removed(self._guard.text(block.tool.name))
+            case wire.DocumentBlock():
+                return self._guard.text(document_text(block))
+            case wire.SearchResultBlock():
+                return self._guard.text(search_result_text(block))
+            case wire.CompactionBlock():
+                return self._guard.text(block.content or "")
             case wire.TextBlock():
                 return self._guard.text(block.text)
-            case wire.ToolReferenceBlock():
-                return f"Tool available: {self._guard.text(block.tool_name)}"
-            case wire.DocumentBlock():
-                return self._guard.text(_document(block))
             case wire.ImageBlock():
-                raise InvalidRequest("messages: image blocks are not supported by this model")
+                return _IMAGE
+        return ""
+
+    def _added(self, block: wire.ToolAdditionBlock) -> str:
+        change = block.tool
+        if isinstance(change, wire.ToolNamed):
+            name, tool = change.name, self._toolbox.load(change.name)
+        else:
+            name = change.definition.name
+            tool = self._toolbox.define(change.definition)
+        if tool is None:
+            return tools.loaded([], [self._guard.text(name)])
+        return tools.loaded([self._definition(tool)], [])
 
 
-_PlainBlock = wire.TextBlock | wire.ToolReferenceBlock | wire.DocumentBlock | wire.ImageBlock
-_REASONING = wire.ThinkingBlock | wire.RedactedThinkingBlock
+_Call = wire.ToolUseBlock | wire.ServerToolUseBlock
+_Result = wire.ToolResultBlock | wire.ToolSearchResultBlock | wire.ServerResultBlock
+_PlainBlock = wire.ContentBlock | wire.ToolReferenceBlock
+_ANSWER = (wire.ToolSearchResultBlock, wire.ServerResultBlock)
+_CALL = (wire.ToolUseBlock, wire.ServerToolUseBlock)
+_UNSAID = (wire.ThinkingBlock, wire.RedactedThinkingBlock, wire.MarkerBlock)
 _SHAPES = {
     "system": Converter._system,
     "user": Converter._user,
@@ -227,24 +273,35 @@ def _paired(entries: list[Entry]) -> list[Entry]:
     """Each result directly behind its own call, for a template of one call a message."""
     found: list[Entry] = []
     for entry in entries:
-        callers = (n for n in range(len(found), 0, -1) if _answers(entry, found[n - 1]))
-        at = next(callers, len(found))
-        while at < len(found) and found[at].message["role"] == "tool":
-            at += 1
+        id = entry.message.get("tool_call_id")
+        at = len(found) if id is None else _behind_call(found, id)
         found.insert(at, entry)
     return found
 
 
-def _answers(result: Entry, entry: Entry) -> bool:
-    calls = entry.message.get("tool_calls", ())
-    return any(call["id"] == result.message.get("tool_call_id") for call in calls)
+def _behind_call(entries: list[Entry], id: str) -> int:
+    """The place behind the message with this call, and behind the results that it has."""
+    for n in range(len(entries), 0, -1):
+        calls = entries[n - 1].message.get("tool_calls", ())
+        if any(call["id"] == id for call in calls):
+            roles = (entry.message["role"] for entry in entries[n:])
+            return n + sum(1 for _ in takewhile(lambda role: role == "tool", roles))
+    return len(entries)
 
 
-def _document(block: wire.DocumentBlock) -> str:
-    data = block.source.get("data")
-    if block.source.get("type") != "text" or not isinstance(data, str):
-        raise InvalidRequest("messages: documents other than text are not supported by this model")
-    return SEPARATOR.join(filter(None, (block.title, data)))
+def _rounds(turn: Turn) -> Iterator[Turn]:
+    """A turn's parts: a server's answer to a call stands alone, between what was said."""
+    said: list[wire.ContentBlock] = []
+    for block in turn.blocks:
+        if not isinstance(block, _ANSWER):
+            said.append(block)
+            continue
+        if said:
+            yield replace(turn, blocks=tuple(said))
+        yield replace(turn, blocks=(block,))
+        said = []
+    if said:
+        yield replace(turn, blocks=tuple(said))
 
 
 def _is_marked(block: wire.ContentBlock) -> bool:

@@ -126,9 +126,14 @@ def _without_billing(blocks: list[wire.TextBlock], fired: Counter[str]) -> list[
 
 def _turns(messages: Sequence[wire.Message], rules: Rules, fired: Counter[str]) -> list[Turn]:
     turns = []
+    last_user = max((i for i, each in enumerate(messages) if each.role == "user"), default=-1)
     for index, message in enumerate(messages):
         content = message.content
+        given: Sequence[wire.ContentBlock]
         given = [_text_block(content)] if isinstance(content, str) else content
+        if message.clear_at == "next_user_message" and index < last_user:
+            given = [block for block in given if not isinstance(block, wire.TextBlock)]
+        blocks: list[wire.ContentBlock]
         blocks = [block for block in given if not _is_empty_text(block)]
         fired["empty_text"] += len(given) - len(blocks)
         if rules.fix_total_tokens and message.role in _TOTALS:

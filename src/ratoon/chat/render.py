@@ -10,16 +10,20 @@ from typing import Any, NamedTuple
 from ratoon import wire
 from ratoon.chat import tools
 from ratoon.chat.arrange import arrange
+from ratoon.chat.check import check_blocks
 from ratoon.chat.convert import Converter, Entry
+from ratoon.chat.edits import Applied, apply_edits
 from ratoon.chat.formats import hermes
 from ratoon.chat.formats.call import Dialect, Tools
 from ratoon.chat.late import SEPARATOR, LateForm, find_late_form
 from ratoon.chat.native import settle
 from ratoon.chat.normalise import Conversation, Rules, normalise
+from ratoon.chat.outline import Outline, outline
 from ratoon.chat.replay import Context, Replayer, Splice, origin_of, put_back
 from ratoon.chat.template import ChatTemplate, Message
 from ratoon.chat.thinking import Reasoning, ThinkMode, think_modes
 from ratoon.chat.tokens import Guard, Markup, PromptTokenizer, Splices
+from ratoon.chat.toolbox import Toolbox
 from ratoon.chat.vocab import Vocab
 from ratoon.errors import InvalidRequest
 from ratoon.reuse.replies import Origin, Outcome, ReplyMemory
@@ -36,7 +40,8 @@ class Prompt:
     ``schemas`` tell how to read calls in the reply; ``schemas`` holds the tools that may be called
     now. ``reasoning`` is None where the reply can't begin with any; ``thinks``: it was asked for.
     ``origin`` tells where the reply is sampled, None where it continues a text; ``replays`` counts
-    what became of the replies that the request echoes."""
+    what became of the replies that the request echoes. ``searchable``: the tools that a search may
+    find. ``edits``: the context edits that took effect. ``outline``: digests of the parts."""
 
     tokens: list[int]
     boundaries: tuple[int, ...]
@@ -50,6 +55,9 @@ class Prompt:
     thinks: bool = False
     origin: Origin | None = None
     replays: Mapping[str, int] = field(default_factory=dict)
+    searchable: Sequence[wire.Tool] = ()
+    edits: Sequence[Applied] = ()
+    outline: Outline = field(default_factory=Outline)
 
 
 class Renderer:
@@ -89,6 +97,7 @@ class Renderer:
         """Raises InvalidRequest for what the model or its template can't take."""
         conversation = normalise(request, self._rules, hoist=hoist)
         _check(request, conversation)
+        conversation, applied = self._edited(request, conversation)
         draft, (text, is_continued) = self._drafted(request, conversation, thinks)
         guard = draft.guard
         splices = Splices(guard.splice, [splice.reply.tokens for splice in draft.splices()])
@@ -101,15 +110,31 @@ class Renderer:
             boundaries=tuple(sorted({n for n in tokenised.offsets if 0 < n < n_tokens})),
             fired={**conversation.fired, **draft.fired},
             has_late_run=conversation.has_late_run,
-            parses_tools=bool(draft.tools) and not chooses_none,
+            parses_tools=bool(draft.toolbox.schemas) and not chooses_none,
             text_len=len(text) - text.count(guard.sentinel) - text.count(guard.splice),
             dialect=self._dialect,
-            schemas=tools.schemas(request.tools),
+            schemas=draft.toolbox.schemas,
             reasoning=None if is_continued else draft.mode.reasoning,
             thinks=thinks,
             origin=draft.origin(text) if self._memory is not None else None,
             replays=draft.replayer.outcomes,
+            searchable=draft.toolbox.searchable,
+            edits=applied,
+            outline=outline(conversation, draft.tools),
         )
+
+    def _edited(
+        self, request: wire.CountTokensRequest, conversation: Conversation
+    ) -> tuple[Conversation, Sequence[Applied]]:
+        if request.context_management is None:
+            return conversation, ()
+        edits, count = request.context_management.edits, self._tokenizer.count
+        n_head = 0
+        if any(isinstance(edit, wire.ClearToolUses) for edit in edits):
+            definitions = [tools.definition(tool) for tool in Toolbox(request.tools).head]
+            n_head += sum(count(tools.to_json(item)) for item in definitions)
+            n_head += sum(count(block.text) for block in conversation.system)
+        return apply_edits(conversation, edits, n_head, count)
 
     def _drafted(
         self, request: wire.CountTokensRequest, conversation: Conversation, thinks: bool
@@ -134,15 +159,15 @@ class Renderer:
         memory: ReplyMemory | None,
     ) -> _Draft:
         """The request's guarded parts, with sentinels that the request does not contain."""
-        offered = tools.offered(request.tools)
         seen: set[str] = set()
         while True:
             guard = Guard(self._markup, seen)
+            toolbox = Toolbox(request.tools)
             system = [guard.text(block.text) for block in conversation.system]
-            definitions = [guard.value(tools.definition(tool)) for tool in offered]
+            definitions = [guard.value(tools.definition(tool)) for tool in toolbox.head]
             context = Context(guard)
             context.add([system, definitions])
-            replayer = Replayer(memory, tools.schemas(request.tools), thinks)
+            replayer = Replayer(memory, toolbox, thinks)
             converter = Converter(
                 self._template, guard, self._dialect, self._late_form, context, replayer
             )
@@ -157,9 +182,10 @@ class Renderer:
                 entries=converter.entries(conversation),
                 n_head=conversation.n_head,
                 marked_system=[bool(block.cache_control) for block in conversation.system],
-                marked_tools=[bool(tool.cache_control) for tool in offered],
+                marked_tools=[bool(tool.cache_control) for tool in toolbox.head],
                 context=context.digest,
                 replayer=replayer,
+                toolbox=toolbox,
             )
             if guard.is_sound:
                 return draft
@@ -191,6 +217,7 @@ class _Draft:
     marked_tools: Sequence[bool]
     context: bytes
     replayer: Replayer
+    toolbox: Toolbox
 
     def splices(self, n_entries: int | None = None) -> list[Splice]:
         """The replies that are put back into the prompt's first entries, in order."""
@@ -288,6 +315,7 @@ class _Draft:
 def _check(request: wire.CountTokensRequest, conversation: Conversation) -> None:
     if not request.messages:
         raise InvalidRequest("messages: at least one message is required")
+    check_blocks(request)
     spoken = [turn for turn in conversation.turns if turn.role != "system"]
     if not spoken:
         raise InvalidRequest("messages: at least one user message with content is required")

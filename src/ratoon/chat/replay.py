@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ratoon import wire
-from ratoon.chat.formats.call import Tools
 from ratoon.chat.normalise import Turn
 from ratoon.chat.tokens import Guard
+from ratoon.chat.toolbox import Toolbox
 from ratoon.errors import InvalidRequest
 from ratoon.reuse.echo import means_same
 from ratoon.reuse.replies import (
@@ -65,10 +65,10 @@ class Context:
 class Replayer:
     """Finds the replies that one request echoes. ``outcomes`` counts what became of each echo."""
 
-    def __init__(self, memory: ReplyMemory | None, schemas: Tools, thinks: bool) -> None:
+    def __init__(self, memory: ReplyMemory | None, toolbox: Toolbox, thinks: bool) -> None:
         self.outcomes: Counter[str] = Counter()
+        self.toolbox = toolbox
         self._memory = memory
-        self._schemas = schemas
         self._thinks = thinks
 
     def find(self, turn: Turn, context: bytes, *, has_place: bool) -> Reply | None:
@@ -89,7 +89,7 @@ class Replayer:
         if blocks is None:
             return Outcome.DIFFERENT, None
         outcome, reply = memory.find(blocks, context)
-        if reply is not None and not means_same(reply.blocks, blocks, self._schemas):
+        if reply is not None and not means_same(reply.blocks, blocks, self.toolbox.known_schemas):
             return Outcome.DIFFERENT, None
         if reply is not None and not self._thinks and _reasons(reply):
             return Outcome.REFUSED, None  # reasoning in a history asks for more of it
@@ -113,7 +113,7 @@ def _echoed(blocks: Sequence[wire.ContentBlock]) -> list[EchoedBlock] | None:
                 echoed.append(Text(block.text))
             case wire.ThinkingBlock():
                 echoed.append(Thought(block.thinking, block.signature))
-            case wire.ToolUseBlock():
+            case wire.ToolUseBlock() | wire.ServerToolUseBlock():
                 echoed.append(EchoedCall(block.id, block.name, block.input))
             case _:
                 return None

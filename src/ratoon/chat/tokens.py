@@ -164,6 +164,10 @@ class PromptTokenizer:
     def cached_bytes(self) -> int:
         return self._cache.n_bytes
 
+    def count(self, text: str) -> int:
+        """Tokens of a text that stands alone; no markup is looked for."""
+        return len(self._plain(_UNSENDABLE.sub("\ufffd", text)))
+
     def _begins_with(self, text: str, token: int) -> bool:
         match = self._markup.any.match(text)
         return match is not None and self._markup.specials[match.group()].id == token

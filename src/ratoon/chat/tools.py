@@ -8,10 +8,7 @@ from typing import Any
 
 from ratoon import wire
 from ratoon.chat.formats import hermes
-from ratoon.errors import InvalidRequest
-
-_CLIENT_TYPES = (None, "custom")
-_NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
+from ratoon.chat.toolbox import NO_PARAMETERS
 
 _SECTION = """# Tools
 
@@ -27,24 +24,15 @@ To call a function, answer with its name and an object of arguments, as one JSON
 Several calls may follow one another. Their results come back between <tool_response> and \
 </tool_response>."""
 
-
-def offered(tools: Sequence[wire.Tool] | None) -> list[wire.Tool]:
-    """The tools that stand in the prompt's head: all but those loaded later.
-
-    Raises InvalidRequest for a tool that only Anthropic's own servers can run.
-    """
-    for tool in tools or ():
-        if tool.input_schema is None and tool.type not in _CLIENT_TYPES:
-            raise InvalidRequest(
-                f"tools: {tool.name!r} is a server tool ({tool.type}), "
-                "which this server does not provide"
-            )
-    return [tool for tool in tools or () if not tool.defer_loading]
+_LOADED = """These functions can be called from here on. Each line is the JSON definition of one:
+<tools>
+{definitions}
+</tools>"""
 
 
 def definition(tool: wire.Tool) -> dict[str, Any]:
     """The canonical function object: equal tools give equal text, however a client wrote them."""
-    schema = _NO_PARAMETERS if tool.input_schema is None else tool.input_schema
+    schema = NO_PARAMETERS if tool.input_schema is None else tool.input_schema
     return {
         "type": "function",
         "function": {
@@ -55,15 +43,25 @@ def definition(tool: wire.Tool) -> dict[str, Any]:
     }
 
 
-def schemas(tools: Sequence[wire.Tool] | None) -> dict[str, dict[str, Any]]:
-    """The arguments' schema of every tool by name, those loaded later included."""
-    return {tool.name: tool.input_schema or _NO_PARAMETERS for tool in tools or ()}
-
-
 def section(definitions: Sequence[dict[str, Any]]) -> str:
     """What a system message says of the tools, for a template that has no place for them."""
     lines = "\n".join(to_json(item) for item in definitions)
     return _SECTION.format(definitions=lines, start=hermes.START, end=hermes.END)
+
+
+def loaded(definitions: Sequence[dict[str, Any]], names: Sequence[str]) -> str:
+    """What is said where tools are loaded: the definitions that were not shown before, and the
+    names of the other tools."""
+    lines = []
+    if definitions:
+        shown = "\n".join(to_json(item) for item in definitions)
+        lines.append(_LOADED.format(definitions=shown))
+    lines += [f"Tool available: {name}" for name in names]
+    return "\n".join(lines)
+
+
+def removed(name: str) -> str:
+    return f"Tool no longer available: {name}"
 
 
 def result_text(result: str) -> str:

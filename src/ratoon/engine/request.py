@@ -61,7 +61,7 @@ class Timings:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A prompt to continue.
+    """A prompt to continue; with ``max_tokens`` 0, only to be computed and kept.
 
     ``emit`` is called on the engine thread, once per event, and must not block.
     ``boundaries`` are token offsets in the prompt where a saved state is likely to be reused.

@@ -74,7 +74,8 @@ class Part:
     def chunk(self) -> Chunk:
         start = self.run.n_computed
         tokens = self.run.tokens[start : start + self.n_rows]
-        return Chunk(self.run.lease.slot.seq_id, start, tokens, self.reaches_end)
+        wants_logits = self.reaches_end and self.run.request.max_tokens > 0
+        return Chunk(self.run.lease.slot.seq_id, start, tokens, wants_logits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +194,7 @@ class Scheduler:
         self, plan: StepPlan, sampled: Sequence[int | None], ends: Sequence[bool], now: float
     ) -> list[Emission]:
         """Account for an executed plan. ``sampled`` has a token for each part that reached its
-        run's end; ``ends`` says which of them end the turn."""
+        run's end, unless no reply was asked for; ``ends`` says which of them end the turn."""
         self.cache.advance([(part.run.lease, part.n_rows) for part in plan.parts])
         finished: list[Emission] = []
         for part, token, is_end in zip(plan.parts, sampled, ends, strict=True):
@@ -201,6 +202,8 @@ class Scheduler:
             run.request.n_forwarded += _prompt_rows(part)
             self.cache.checkpoint(run.lease, run.tokens, now)
             if token is None:
+                if not run.n_missing:  # no reply was asked for, only the prompt's state
+                    finished.append(self._finish(run, FinishReason.LENGTH, now))
                 continue
             if run.request.timings.first_token_s is None:
                 run.request.timings.first_token_s = now

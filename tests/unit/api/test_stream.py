@@ -117,7 +117,11 @@ def test_message_start_carries_the_usage() -> None:
         "input_tokens": 3,
         "cache_creation_input_tokens": 3,
         "cache_read_input_tokens": 4,
+        "cache_creation": {"ephemeral_5m_input_tokens": 3, "ephemeral_1h_input_tokens": 0},
         "output_tokens": 0,
+        "service_tier": "standard",
+        "server_tool_use": None,
+        "iterations": None,
     }
 
 

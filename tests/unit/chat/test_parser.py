@@ -44,6 +44,13 @@ def test_call_between_texts_drops_the_blanks_around_it() -> None:
     assert parse(f"{CALL}\n") == READ
 
 
+def test_a_call_ends_with_its_markup() -> None:
+    parser = ReplyParser((), True, lambda: "t1")
+    assert parser.feed(CALL.removesuffix("</tool_call>").encode()) == list(READ[:2])
+    assert parser.feed(b"</tool_call") == []
+    assert parser.feed(b">") == [ToolEnd()]
+
+
 def test_parallel_calls() -> None:
     second = (ToolStart("t2", "read"), *READ[1:])
     assert parse(f"{CALL}\n{CALL}") == (*READ, *second)

@@ -286,3 +286,13 @@ def test_a_listener_that_is_gone_hurts_nobody(engine: Engine) -> None:
 
     engine.submit(Request("gone", chatml(engine.model, "hello"), 10, emit=gone))
     assert collect(Client(engine).ask("still here"))[0] == "still here"
+
+
+def test_a_prompt_may_be_computed_without_a_reply(engine: Engine) -> None:
+    client = Client(engine)
+    assert collect(client.ask("hello", max_tokens=0)) == ("", Finished(FinishReason.LENGTH, 0))
+    events = client.ask("hello")
+    started = events.get(timeout=60)
+    assert isinstance(started, Started)
+    assert started.n_cached == started.n_prompt - 1
+    assert collect(events)[0] == "hello"

@@ -202,3 +202,21 @@ def test_a_lost_sequence_starts_anew() -> None:
     assert sched.waiting == [one]
     sched.cache.check()
     assert rows(sched.schedule(0.0)) == [300]
+
+
+def test_a_prompt_without_a_reply_is_computed_and_kept() -> None:
+    sched = scheduler()
+    start(sched, warm := request(500, max_tokens=0))
+    plan = sched.schedule(0.0)
+    assert run(sched, plan) == []
+    plan = sched.schedule(0.0)
+    assert [part.chunk.wants_logits for part in plan.parts] == [False]
+    assert [event for _, event in sched.update(plan, [None], [False], 0.0)] == [
+        Finished(FinishReason.LENGTH, 0)
+    ]
+    assert sched.is_idle
+    start(sched, request(501))
+    ((_, event),) = sched.schedule(0.0).started
+    assert event == Started(501, 500, "device")
+    assert warm.output == []
+    sched.cache.check()

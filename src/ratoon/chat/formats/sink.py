@@ -38,6 +38,7 @@ class Sink:
         self._deltas: list[Delta] = []
         self._last: type[Delta] | None = None
         self._is_apart = False
+        self._owes_end = False  # of a call that is whole
         self._forget()
 
     def _forget(self) -> None:
@@ -62,6 +63,7 @@ class Sink:
         return "\n\n" if self._is_apart and self._last is kind else ""
 
     def _put(self, delta: Delta) -> None:
+        self.settle()
         self._is_apart = False
         self._last = type(delta)
         self._deltas.append(delta)
@@ -90,7 +92,8 @@ class Sink:
         self.write(json.dumps(sendable(text), ensure_ascii=False)[1:-1])
 
     def end(self) -> None:
-        """The call is whole. Raises Broken where its name never came."""
+        """The call is whole; its end goes out with what follows. Raises Broken where its name
+        never came."""
         if self._name is None:
             raise Broken
         self._close()
@@ -104,6 +107,12 @@ class Sink:
         else:
             self._forget()
         return is_call
+
+    def settle(self) -> None:
+        """Nothing follows in this form."""
+        if self._owes_end:
+            self._owes_end = False
+            self._deltas.append(ToolEnd())
 
     def drain(self) -> list[Delta]:
         """The deltas so far."""
@@ -131,7 +140,7 @@ class Sink:
         if not self._is_out and self._name is not None:
             self._start(self._name)
         self._flush()
-        self._put(ToolEnd())
+        self._owes_end = True
         self._forget()
         self._source.mark()
 
