@@ -72,6 +72,9 @@ class Settings(BaseSettings):
     think: bool = Field(
         True, description="let requests switch reasoning on; off: locked, no request can"
     )
+    constrain_tools: bool = Field(
+        True, description="let only tool calls and structured output come that fit their schemas"
+    )
 
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(8788, ge=0, le=65535, description="port to listen on; 0: any free one")

@@ -1,25 +1,48 @@
-"""The real Claude Code client, installed once per machine, and a way to run it off the net."""
+"""The real Claude Code client, installed once per machine, beside servers with known replies."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.client.inside import Outcome, Request
+from tests.client.driver import Client, Run, Server, make_repository
+from tests.client.ground import Ground, open_ground
+from tests.client.recorder import Record
 
 VERSION = "2.1.332"
 INSTALL_S = 300
-INSIDE = Path(__file__).parent / "inside.py"
+TOOLS = "Bash Read Edit Write Agent ToolSearch"
 
-Drive = Callable[[list[str], list[list[str]]], Outcome]
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A server, a client and the folder in which both stand, a small repository."""
+
+    server: Server
+    client: Client
+    work: Path
+
+    def play(self, script: str, *arguments: str) -> tuple[Run, list[Record]]:
+        """One run of the client to its end, and the model calls it took."""
+        n_before = len(self.server.records)
+        run = self.begin(script, *arguments).wait()
+        return run, self.server.records[n_before:]
+
+    def begin(self, script: str, *arguments: str) -> Run:
+        prompt = ["-p", f"[[S:{script}]] Please do what the script says."]
+        return self.client.start(self.server.url, *arguments, *prompt, "--allowedTools", TOOLS)
+
+
+# opens a stage whose server gets these flags
+Opened = Callable[..., AbstractContextManager[Stage]]
 
 
 @pytest.fixture(scope="session")
@@ -32,25 +55,43 @@ def client_bin() -> Path:
     return folder / "node_modules" / ".bin"
 
 
-@pytest.fixture
-def drive(client_bin: Path, tmp_path: Path) -> Drive:
-    """Start a server with the given flags, run the client as often as lists are given."""
+@pytest.fixture(scope="session")
+def ground() -> Iterator[Ground]:
+    with open_ground() as ground:
+        yield ground
 
-    def run(server: list[str], runs: list[list[str]]) -> Outcome:
-        home, work = tmp_path / "home", tmp_path / "work"
-        home.mkdir()
-        work.mkdir()
-        (work / "README.md").write_text("# calc\nA tiny calculator.\n", encoding="utf-8")
-        request = Request(
-            server=server, runs=runs, client_bin=str(client_bin), home=str(home), work=str(work)
-        )
-        command = [*_isolation(), sys.executable, str(INSIDE), json.dumps(request)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        outcome: Outcome = json.loads(done.stdout)
-        return outcome
 
-    return run
+@pytest.fixture(scope="session")
+def opened(
+    ground: Ground, client_bin: Path, cut1_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Opened:
+    """Opens stages with known replies."""
+
+    def open_scripted(*flags: str) -> AbstractContextManager[Stage]:
+        folder = tmp_path_factory.mktemp("stage")
+        return open_stage(ground, client_bin, folder, ("--model", str(cut1_path), *flags))
+
+    return open_scripted
+
+
+@contextmanager
+def open_stage(
+    ground: Ground,
+    client_bin: Path,
+    folder: Path,
+    flags: tuple[str, ...],
+    *,
+    is_scripted: bool = True,
+) -> Iterator[Stage]:
+    """Start a server, and stop it in the end."""
+    work = folder / "work"
+    make_repository(work)
+    server = Server(ground, folder / "server", work, flags, is_scripted)
+    server.start()
+    try:
+        yield Stage(server, Client(ground, client_bin, folder / "client", work), work)
+    finally:
+        server.stop()
 
 
 def _install(folder: Path) -> None:
@@ -68,14 +109,3 @@ def _install(folder: Path) -> None:
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
         shutil.rmtree(work)
         pytest.skip(f"npm can't install Claude Code {VERSION}")
-
-
-def _isolation() -> list[str]:
-    """A network namespace with loopback only, where the machine allows one."""
-    for command in (["unshare", "-n"], ["unshare", "-r", "-n"]):
-        try:
-            subprocess.run([*command, "true"], check=True, capture_output=True)
-        except (OSError, subprocess.CalledProcessError):
-            continue
-        return [*command, "--"]
-    return []

@@ -1,55 +1,42 @@
-"""Claude Code, as users run it, against the embedded model."""
+"""Claude Code, as users run it, against the embedded model, which says what it likes."""
 
 from __future__ import annotations
 
-import json
 import re
-from typing import Any
+from pathlib import Path
 
 import pytest
 
-from tests.client.conftest import Drive
+from tests.client.conftest import open_stage
+from tests.client.driver import Run
+from tests.client.ground import Ground
 from tests.conftest import TEMPLATES
 
 pytestmark = [pytest.mark.client, pytest.mark.model, pytest.mark.timeout(600)]
 
-# the whole model: its first layers alone never end a reply
-SERVER = ["--chat-template", str(TEMPLATES / "chatml_tools.jinja")]
-FORMAT = ["--output-format", "stream-json", "--verbose", "--include-partial-messages"]
 
+def test_a_session_continues_where_it_left_off(
+    ground: Ground, client_bin: Path, tmp_path: Path
+) -> None:
+    # the whole model: its first layers alone never end a reply
+    flags = ("--chat-template", str(TEMPLATES / "chatml_tools.jinja"))
+    with open_stage(ground, client_bin, tmp_path, flags, is_scripted=False) as stage:
+        prompts = (["-p", "hi"], ["--continue", "-p", "and again"])
+        runs = [stage.client.run(stage.server.url, "--bare", *prompt) for prompt in prompts]
+        log = stage.server.log
+    for run in runs:
+        assert any(event["type"] == "content_block_delta" for event in run.stream)
 
-def test_a_session_continues_where_it_left_off(drive: Drive) -> None:
-    outcome = drive(
-        SERVER,
-        [
-            ["--bare", "-p", "hi", *FORMAT],
-            ["--bare", "--continue", "-p", "and again", *FORMAT],
-        ],
-    )
-    for run in outcome["runs"]:
-        assert run["code"] == 0, run["err"]
-        assert any(event["type"] == "content_block_delta" for event in stream(run))
-
-    first, second = (n_prompt_and_cached(run) for run in outcome["runs"])
+    first, second = (n_prompt_and_cached(run) for run in runs)
     assert first[0] > 500
     assert second[1] >= 0.95 * second[0]
     # what the client was told is what the engine did
-    served = re.findall(r"req (\d+)\+\d+ \w+ reuse=(\d+)", outcome["log"])
+    served = re.findall(r"req (\d+)\+\d+ \w+ reuse=(\d+)", log)
     assert [(int(n), int(reused)) for n, reused in served] == [first, second]
 
 
-def events(run: dict[str, Any]) -> list[dict[str, Any]]:
-    """The client's JSON lines; the line before them is the command itself."""
-    return [json.loads(line) for line in run["out"].splitlines() if line.startswith("{")]
-
-
-def stream(run: dict[str, Any]) -> list[dict[str, Any]]:
-    """The API's events as the client passed them on."""
-    return [line["event"] for line in events(run) if line["type"] == "stream_event"]
-
-
-def n_prompt_and_cached(run: dict[str, Any]) -> tuple[int, int]:
+def n_prompt_and_cached(run: Run) -> tuple[int, int]:
     """Of the run's only request, as the client counts."""
-    usage = next(line for line in events(run) if line["type"] == "result")["usage"]
+    usage = run.result["usage"]
     cached = usage["cache_read_input_tokens"]
     return usage["input_tokens"] + usage["cache_creation_input_tokens"] + cached, cached

@@ -53,6 +53,7 @@ class Converter:
         self._guard = guard
         self._dialect = dialect
         self._toolbox = replayer.toolbox
+        self._is_taught = template.takes_tools or bool(self._toolbox.head)
         self._late_form = late_form
         self._context = context
         self._replayer = replayer
@@ -81,7 +82,7 @@ class Converter:
 
     def _replayed(self, turn: Turn) -> list[Entry] | None:
         """The entry of a turn that echoes a remembered reply."""
-        if turn.role != "assistant":
+        if turn.role != "assistant" or isinstance(turn.blocks[0], _ANSWER):
             return None
         calls = [block for block in turn.blocks if isinstance(block, _CALL)]
         is_native = bool(calls) and self._renders_calls
@@ -148,8 +149,8 @@ class Converter:
             return [message]
         made = [self._call(call) for call in calls]
         if not self._renders_calls:
-            write = self._dialect.write or hermes.write
-            written = write([(call.name, call.input) for call in map(self._guarded, calls)])
+            show = self._dialect.show or hermes.show
+            written = show([(call.name, call.input) for call in map(self._guarded, calls)])
             return [{**message, "content": "\n".join(filter(None, (text, written)))}]
         groups = [made] if template.takes_parallel_calls else [[call] for call in made]
         callers = [{**message, "content": "", "tool_calls": group} for group in groups]
@@ -219,11 +220,16 @@ class Converter:
         """What is said where these tools are loaded."""
         new = [(block.tool_name, self._toolbox.load(block.tool_name)) for block in references]
         names = [self._guard.text(name) for name, tool in new if tool is None]
-        return tools.loaded([self._definition(tool) for _, tool in new if tool], names)
+        return self._announced([tool for _, tool in new if tool], names)
 
-    def _definition(self, tool: wire.Tool) -> dict[str, Any]:
-        guarded: dict[str, Any] = self._guard.value(tools.definition(tool))
-        return guarded
+    def _announced(self, new: Sequence[wire.Tool], names: Sequence[str]) -> str:
+        """Definitions of tools, and names of others. The first ones of all also say how to call,
+        where nothing has said it."""
+        definitions = [self._guard.value(tools.definition(tool)) for tool in new]
+        if definitions and not self._is_taught:
+            self._is_taught = True
+            return "\n".join(filter(None, [tools.section(definitions), tools.loaded([], names)]))
+        return tools.loaded(definitions, names)
 
     def _plain(self, block: _PlainBlock) -> str:
         match block:
@@ -251,9 +257,9 @@ class Converter:
         else:
             name = change.definition.name
             tool = self._toolbox.define(change.definition)
-        if tool is None:
-            return tools.loaded([], [self._guard.text(name)])
-        return tools.loaded([self._definition(tool)], [])
+        return (
+            self._announced([tool], []) if tool else self._announced([], [self._guard.text(name)])
+        )
 
 
 _Call = wire.ToolUseBlock | wire.ServerToolUseBlock

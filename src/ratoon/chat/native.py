@@ -22,9 +22,9 @@ def settle(template: ChatTemplate, dialect: Dialect | None) -> tuple[ChatTemplat
     dialect = dialect or detect(template.source)
     if template.renders_tool_calls and not _reads(dialect, template.shown_call):
         template = template.without_tools()
-    if not template.takes_tools or (not template.renders_tool_calls and dialect.write is None):
-        dialect = dialect.also(hermes.DIALECT)
-    return template, dialect
+    if not template.takes_tools or (not template.renders_tool_calls and dialect.show is None):
+        return template, dialect.also(hermes.DIALECT)
+    return template, dialect.taught(template.source)
 
 
 def _reads(dialect: Dialect, reply: str) -> bool:

@@ -98,7 +98,7 @@ class Renderer:
         conversation = normalise(request, self._rules, hoist=hoist)
         _check(request, conversation)
         conversation, applied = self._edited(request, conversation)
-        draft, (text, is_continued) = self._drafted(request, conversation, thinks)
+        draft, text, is_continued = self._drafted(request, conversation, thinks)
         guard = draft.guard
         splices = Splices(guard.splice, [splice.reply.tokens for splice in draft.splices()])
         cuts = draft.cuts(text)
@@ -138,18 +138,18 @@ class Renderer:
 
     def _drafted(
         self, request: wire.CountTokensRequest, conversation: Conversation, thinks: bool
-    ) -> tuple[_Draft, tuple[str, bool]]:
+    ) -> tuple[_Draft, str, bool]:
         """A draft and its text; without replies put back where the template refuses them."""
         draft = self._draft(request, conversation, thinks, self._memory)
         try:
-            return draft, draft.text()
+            return draft, *draft.text()
         except InvalidRequest:
             if not draft.splices():
                 raise
         draft.replayer.refuse()
         plain = self._draft(request, conversation, thinks, None)
         plain = replace(plain, replayer=draft.replayer)
-        return plain, plain.text()
+        return plain, *plain.text()
 
     def _draft(
         self,
@@ -167,7 +167,7 @@ class Renderer:
             definitions = [guard.value(tools.definition(tool)) for tool in toolbox.head]
             context = Context(guard)
             context.add([system, definitions])
-            replayer = Replayer(memory, toolbox, thinks)
+            replayer = Replayer(memory, toolbox)
             converter = Converter(
                 self._template, guard, self._dialect, self._late_form, context, replayer
             )
@@ -313,6 +313,7 @@ class _Draft:
 
 
 def _check(request: wire.CountTokensRequest, conversation: Conversation) -> None:
+    tools.check_choice(request)
     if not request.messages:
         raise InvalidRequest("messages: at least one message is required")
     check_blocks(request)

@@ -21,6 +21,7 @@ from ratoon.errors import ConfigError
 CONTEXT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 COMFORTABLE_WINDOW = 24_576  # the client's own prompt is 11-19 K tokens before any work is done
 MAX_OUTPUT = 8192
+COMPACTION_RESERVE = 13_000  # tokens, besides a reply's, that the client wants free at all times
 TIMEOUT_MS = 3_600_000  # a cold prefill on a CPU may take minutes; pings keep the stream alive
 NO_KEY = "ratoon"  # the client insists on a token, a server without a key on none
 
@@ -96,12 +97,14 @@ def client_env(url: str, api_key: str | None, health: Health) -> dict[str, str]:
         "ANTHROPIC_BASE_URL": url,
         "ANTHROPIC_AUTH_TOKEN": api_key or NO_KEY,
         **dict.fromkeys(names, health.model),
-        "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(health.n_ctx),
-        "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(min(MAX_OUTPUT, health.n_ctx // 4)),
+        "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(told_window(health.n_ctx)),
+        "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(max_output(health.n_ctx)),
         "API_TIMEOUT_MS": str(TIMEOUT_MS),
         # text that differs from request to request would end every shared prefix
         "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
         "CLAUDE_CODE_TOTAL_TOKENS_REMINDER": "off",
+        # tools that are seldom used stay out of the prompt until they are looked for
+        "ENABLE_TOOL_SEARCH": "true",
         # tools that arrive late would change the head of the prompt
         "MCP_CONNECTION_NONBLOCKING": "0",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
@@ -109,6 +112,22 @@ def client_env(url: str, api_key: str | None, health: Health) -> dict[str, str]:
         "DISABLE_ERROR_REPORTING": "1",
         "DISABLE_AUTOUPDATER": "1",
     }
+
+
+def max_output(n_ctx: int) -> int:
+    """The longest reply the client asks for."""
+    return min(MAX_OUTPUT, n_ctx // 4)
+
+
+def told_window(n_ctx: int) -> int:
+    """The window as the client must hear it to make good use of ``n_ctx`` tokens.
+
+    The client compacts a conversation that leaves less free than a reply and a reserve made for
+    large windows. In a small window that is at once and again at every request, so this names one
+    in which it happens when a quarter of the real one is left.
+    """
+    kept_free = max_output(n_ctx) + COMPACTION_RESERVE
+    return n_ctx + max(0, kept_free - n_ctx // 4)
 
 
 def write_private(file: Path, text: str) -> None:

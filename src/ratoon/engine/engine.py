@@ -16,13 +16,15 @@ from ratoon.engine.journal import Journal
 from ratoon.engine.model import BadState, Logits, Model, NoRoom
 from ratoon.engine.request import Request
 from ratoon.engine.sampler import Sampler
-from ratoon.engine.scheduler import Emission, Scheduler, SchedulerConfig, StepPlan
+from ratoon.engine.scheduler import Emission, Run, Scheduler, SchedulerConfig, StepPlan
 from ratoon.errors import ConfigError, InternalError, ModelError, Overloaded, PromptTooLong
 
 log = logging.getLogger("ratoon.engine")
 
-# For tests: the tokens that a request's reply begins with, whatever the model would say. Its
-# prompt is still computed and cached, as are these tokens. An end-of-turn token ends the reply.
+# For tests: the tokens that a request's reply begins with, whatever the model would say. Called
+# once for each request, on the thread that submits it; what it raises, ``submit`` raises. They are
+# chosen in place of sampled ones and nothing else is different: the prompt is computed and cached,
+# and so are they. An end-of-turn token ends the reply; without one the model goes on by itself.
 ForcedTokens = Callable[[Request], Sequence[int]]
 
 COPY_TAIL = 64  # where a fork copies the whole state, losing this much is cheaper
@@ -108,12 +110,14 @@ class Engine:
             raise PromptTooLong(len(request.prompt), self.n_ctx - 1)
         if not request.prompt:
             raise InternalError("an empty prompt can't be continued")
+        sampler = self._sampler(request)
         with self._wake:
             if self._is_stopping:
                 raise _shutting_down()
             if len(self._inbox) + len(self.scheduler.waiting) >= self.scheduler.config.max_queue:
                 raise Overloaded("Overloaded: too many requests are waiting")
             request.timings.arrived_s = self._clock()
+            self._samplers[request.id] = sampler
             self._inbox.append(request)
             self._wake.notify()
 
@@ -196,7 +200,6 @@ class Engine:
         emissions: list[Emission] = []
         with self._lock:
             for request in arrived:
-                self._samplers[request.id] = self._sampler(request)
                 self.scheduler.add(request)
             for request_id in cancelled:
                 emissions += self.scheduler.cancel(request_id, self._clock())
@@ -260,12 +263,29 @@ class Engine:
             log.error("%s", error)
             self._retry_plan(plan, error)
             return
-        self._publish(plan, [self._sample(plan, i, row) for i, row in enumerate(logits)])
+        failed: list[tuple[Run, ModelError]] = []
+        sampled = [
+            self._sample(part.run, row, failed)
+            for part, row in zip(plan.parts, logits, strict=True)
+        ]
+        self._publish(plan, sampled)
+        for run, sample_error in failed:
+            with self._lock:
+                emissions = self.scheduler.fail([run], sample_error, self._clock())
+            self._emit(emissions)
 
-    def _sample(self, plan: StepPlan, i: int, logits: Logits | None) -> int | None:
+    def _sample(
+        self, run: Run, logits: Logits | None, failed: list[tuple[Run, ModelError]]
+    ) -> int | None:
+        """The next token. A request whose guide lets none come is added to ``failed``."""
         if logits is None:
             return None
-        return self._samplers[plan.parts[i].run.request.id].sample(logits)
+        try:
+            return self._samplers[run.request.id].sample(logits)
+        except ModelError as error:
+            log.error("%s: %s", run.request.id, error)
+            failed.append((run, error))
+            return None
 
     def _publish(self, plan: StepPlan, sampled: list[int | None]) -> None:
         ends = [token is not None and self.model.is_end(token) for token in sampled]

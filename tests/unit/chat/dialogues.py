@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.unit.chat.fakes import CHATML, CHATML_TOOLS, ByteVocab
+from pathlib import Path
+
+from tests.unit.chat.fakes import CHATML, CHATML_TOOLS, STRICT, ByteVocab
 
 LLAMA3 = (
     "{{ bos_token }}{% if tools %}{{ tools | tojson }}{% endif %}{% for message in messages %}"
@@ -61,6 +63,8 @@ TEMPLATES = {
     "think": _THINK,
     "think_open": THINK_OPEN,
     "think_off": THINK_OFF,
+    "think_switch": (Path(__file__).parents[2] / "templates" / "chatml_think.jinja").read_text(),
+    "strict": STRICT,
 }
 CONTROLS = (
     "<|start_header_id|>",

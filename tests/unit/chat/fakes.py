@@ -54,6 +54,10 @@ class ByteVocab:
         self.n_calls = 0
 
     @property
+    def n_tokens(self) -> int:
+        return 256 + len(self._specials)
+
+    @property
     def bos_id(self) -> int | None:
         return 256
 
@@ -68,6 +72,9 @@ class ByteVocab:
     @property
     def specials(self) -> Mapping[str, Special]:
         return self._specials
+
+    def is_end(self, token: int) -> bool:
+        return token == self.eos_id
 
     def tokenize(self, text: str) -> list[int]:
         self.n_calls += 1

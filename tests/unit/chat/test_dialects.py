@@ -320,7 +320,7 @@ def test_forms_of_two_dialects_together() -> None:
     hermes = DIALECTS["hermes"]
     both = DIALECTS["glm"].also(hermes)
     assert [form.read for form in both.forms] == [form.read for form in hermes.forms]
-    assert both.write is hermes.write
+    assert both.show is hermes.show
     both = DIALECTS["deepseek"].also(hermes)
     assert len(both.forms) == 1 + len(hermes.forms)
 
@@ -333,14 +333,14 @@ ARGUMENTS = st.dictionaries(NAMES, VALUES, max_size=2)
 CALLS = st.lists(st.tuples(NAMES, ARGUMENTS), min_size=1, max_size=2)
 
 
-@pytest.mark.parametrize("dialect", [name for name in DIALECTS if DIALECTS[name].write])
+@pytest.mark.parametrize("dialect", [name for name in DIALECTS if DIALECTS[name].show])
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(calls=CALLS)
-def test_calls_that_are_written_are_read(dialect: str, calls: list[tuple[str, Any]]) -> None:
-    write = DIALECTS[dialect].write
-    assert write is not None
+def test_calls_that_are_shown_are_read(dialect: str, calls: list[tuple[str, Any]]) -> None:
+    show = DIALECTS[dialect].show
+    assert show is not None
     found: list[tuple[str, Any]] = []
-    for delta in parse(dialect, write(calls).encode()):
+    for delta in parse(dialect, show(calls).encode()):
         if isinstance(delta, ToolStart):
             found.append((delta.name, None))
         elif isinstance(delta, ToolInput):

@@ -139,7 +139,7 @@ def test_calls_are_written_where_the_template_shows_none(name: str) -> None:
     assert not template.renders_tool_calls
     settled, dialect = settle(template, None)
     assert settled is template
-    assert dialect is DIALECTS[name]
+    assert dialect == DIALECTS[name]
 
 
 def test_a_form_of_calls_that_is_not_read_is_not_used() -> None:

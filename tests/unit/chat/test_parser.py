@@ -89,7 +89,6 @@ def test_forms_of_a_call(body: str, arguments: str) -> None:
         '{"name": "f", "arguments": []}',
         '{"name": "f", "arguments": "{}"}',
         '{"name": "f", "arguments": {"a": NaN}}',
-        '{"name": "f", "arguments": {"a": 1e999}}',
         '{"name": "f", "arguments": {"a": b}}',
         '{"name": "f", "arguments": {"a" "b"}}',
         '{"name": "f", "x": ' + "[" * 100_000 + "}}",

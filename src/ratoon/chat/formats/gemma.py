@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from ratoon.chat.formats.call import Dialect, Form
+from ratoon.chat.formats.call import Dialect, Form, Layout
 from ratoon.chat.formats.json_text import read_all_objects
 from ratoon.chat.formats.literal import PYTHON, Notation
-from ratoon.chat.formats.pythonic import Syntax, read_call, read_calls
+from ratoon.chat.formats.pythonic import NAMES, Syntax, read_call, read_calls, write_python
 from ratoon.chat.formats.sink import Sink
 from ratoon.chat.formats.source import Reading, Source
+from ratoon.chat.grammar import literal as grammar
+from ratoon.chat.grammar.lark import Lark, plain
+from ratoon.chat.grammar.schema import Schema
 
 _FENCE = "```"
 _QUOTE = '<|"|>'
@@ -32,11 +35,20 @@ def read_code(source: Source, sink: Sink) -> Reading:
         yield from source.need(")")
 
 
+def _write(lark: Lark, name: str, schema: Schema) -> str:
+    arguments = grammar.Literals(lark, schema, _VALUES).arguments(_GEMMA_4.equals)
+    return f"{plain(f'call:{name}{_GEMMA_4.opening}')} {arguments} {plain('}')}"
+
+
+_VALUES = grammar.Notation(comma=",", colon=":", quote=_QUOTE, has_bare_keys=True)
+_IN_TOKENS = Layout(_write, again="", names=NAMES, marks=(_QUOTE,))
+_IN_CODE = Layout(write_python, after="\n", again="\n", names=NAMES)
+
 DIALECT = Dialect(
     "gemma",
     (
-        Form("<|tool_call>", read, "<tool_call|>"),
-        Form(f"{_FENCE}tool_code\n", read_code, _FENCE),
+        Form("<|tool_call>", read, "<tool_call|>", layouts=(_IN_TOKENS,)),
+        Form(f"{_FENCE}tool_code\n", read_code, _FENCE, layouts=(_IN_CODE,)),
         Form(f"{_FENCE}json\n", partial(read_all_objects, is_guess=True), _FENCE),
     ),
 )

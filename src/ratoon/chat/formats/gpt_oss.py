@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ratoon.chat.formats.call import Dialect, Form
+from ratoon.chat.formats.call import Dialect, Form, Layout
 from ratoon.chat.formats.json_text import read_arguments
 from ratoon.chat.formats.sink import Sink
 from ratoon.chat.formats.source import Broken, Ended, Reading, Source
+from ratoon.chat.grammar.lark import Lark, plain
+from ratoon.chat.grammar.schema import Schema
 
 _START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
@@ -97,14 +99,30 @@ def read_nothing(source: Source, sink: Sink) -> Reading:
     yield from ()
 
 
+def _write(lark: Lark, name: str, schema: Schema) -> str:
+    kind = f"({lark.text(' <|constrain|>json')} | {plain(' json')})?"
+    return f"{plain(name)} {kind} {lark.text(_MESSAGE)} {lark.arguments(schema)}"
+
+
+def _write_early(lark: Lark, name: str, schema: Schema) -> str:
+    head = lark.text(f"{_CHANNEL}commentary json{_MESSAGE}")
+    return f"{plain(name)} {head} {lark.arguments(schema)}"
+
+
+_NAMES = re.compile(r"[^\s<]+")
+_MARKS = (_CHANNEL, "<|constrain|>", _MESSAGE)
+_IN_CHANNEL = Layout(
+    _write, before="commentary to=functions.", names=_NAMES, marks=_MARKS, waits=True
+)
+_EARLY = Layout(_write_early, before=_NAMESPACE, names=_NAMES, marks=_MARKS, waits=True)
+
 DIALECT = Dialect(
     "gpt_oss",
     (
-        Form(_CHANNEL, read_channel),
-        Form(_START, read_start),
-        Form(_MESSAGE, read_text),
-        Form(_RECIPIENT, read_recipient, is_opening=True),
-        *(Form(mark, read_nothing) for mark in _ENDS),
+        Form(_CHANNEL, read_channel, holds_text=True, layouts=(_IN_CHANNEL,)),
+        Form(_START, read_start, holds_text=True),
+        Form(_MESSAGE, read_text, holds_text=True),
+        Form(_RECIPIENT, read_recipient, is_opening=True, holds_text=True, layouts=(_EARLY,)),
+        *(Form(mark, read_nothing, holds_text=True) for mark in _ENDS),
     ),
-    is_frame=True,
 )

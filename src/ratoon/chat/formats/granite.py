@@ -12,16 +12,16 @@ from ratoon.chat.formats.json_text import read_all_objects, read_objects
 START = "<|tool_call|>"
 
 
-def write(calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+def show(calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     """An array behind its token."""
-    return START + hermes.write_array(calls)
+    return START + hermes.show_array(calls)
 
 
 DIALECT = Dialect(
     "granite",
     (
-        Form(START, read_objects),
-        Form(hermes.START, read_all_objects, hermes.END),
+        Form(START, read_objects, layouts=(hermes.ARRAY,)),
+        Form(hermes.START, read_all_objects, hermes.END, layouts=(hermes.LAYOUT,)),
     ),
-    write=write,
+    show=show,
 )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from ratoon.chat.formats.literal import JSON, Literals
+from ratoon.chat.formats.call import Write
+from ratoon.chat.formats.literal import JSON, Literals, finite
 from ratoon.chat.formats.sink import Nowhere, Sink, sendable
 from ratoon.chat.formats.source import Broken, Reading, Source
+from ratoon.chat.grammar.lark import Lark, plain
+from ratoon.chat.grammar.schema import Schema, to_text
 
 _ARGUMENTS = ("arguments", "parameters")
 _SEPARATORS = (",", ";")
@@ -69,6 +72,18 @@ def read_all_objects(source: Source, sink: Sink, *, is_guess: bool = False) -> R
             return
 
 
+def write_object(key: str, *, is_opened: bool = False, tail: str = "") -> Write:
+    """Writes an object with ``name`` and ``key``; the name's opening quote may be there already.
+    ``tail`` is the grammar of what may follow the arguments."""
+
+    def write(lark: Lark, name: str, schema: Schema) -> str:
+        head = to_text(name)[1:] if is_opened else '{"name": ' + to_text(name)
+        middle = plain(head + f', "{key}": ')
+        return f"{middle} {lark.arguments(schema)} {tail} {plain('}')}"
+
+    return write
+
+
 def dump(value: object) -> str:
     """Canonical JSON text; raises Broken where JSON can't express the value."""
     try:
@@ -77,14 +92,17 @@ def dump(value: object) -> str:
         raise Broken from None
 
 
-def load(text: str) -> object:
-    """The JSON value; control characters in strings are let pass.
+def load(text: str) -> Any:
+    """The JSON value. Control characters in strings are let pass, and a number that is too large
+    becomes the largest there is, as JSON can't carry on an infinite one.
 
     Raises ValueError or RecursionError.
     """
-    value: object = json.loads(text, strict=False, parse_constant=_refuse)
-    return value
+    return _DECODER.decode(text)
 
 
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
+
+
+_DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse, parse_float=finite)

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ratoon.chat.formats.call import Dialect, Form
-from ratoon.chat.formats.pythonic import read_calls, write_call
+from ratoon.chat.formats.call import Dialect, Form, Layout
+from ratoon.chat.formats.pythonic import NAMES, read_calls, show_call, write_python
 
 START = "<|tool_call_start|>"
 END = "<|tool_call_end|>"
 
 
-def write(calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+def show(calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     """A list of calls between its tokens."""
-    return f"{START}[{', '.join(write_call(*call) for call in calls)}]{END}"
+    return f"{START}[{', '.join(show_call(*call) for call in calls)}]{END}"
 
 
-DIALECT = Dialect("lfm2", (Form(START, read_calls, END),), write=write)
+_LIST = Layout(write_python, before="[", between=", ", after="]", names=NAMES)
+
+DIALECT = Dialect("lfm2", (Form(START, read_calls, END, layouts=(_LIST,)),), show=show)

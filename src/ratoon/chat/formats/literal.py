@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -162,9 +163,14 @@ class Literals:
             yield
 
 
+def finite(text: str) -> float:
+    """The nearest number that is not infinite."""
+    return max(-sys.float_info.max, min(sys.float_info.max, float(text)))
+
+
 def _scalar(word: str) -> str:
     if word in _CONSTANTS:
         return _CONSTANTS[word]
-    if not _NUMBER.fullmatch(word) or not math.isfinite(float(word)):
+    if not _NUMBER.fullmatch(word):
         raise Broken
-    return word
+    return word if math.isfinite(float(word)) else repr(finite(word))

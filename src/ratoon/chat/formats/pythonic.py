@@ -11,8 +11,11 @@ from typing import Any
 from ratoon.chat.formats.literal import PYTHON, Literals, Notation
 from ratoon.chat.formats.sink import Sink
 from ratoon.chat.formats.source import Reading, Source
+from ratoon.chat.grammar import literal as grammar
+from ratoon.chat.grammar.lark import Lark, plain
+from ratoon.chat.grammar.schema import Schema
 
-_NAME = re.compile(r"[A-Za-z_][\w.-]*")
+NAMES = re.compile(r"[A-Za-z_][\w.-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,15 @@ class Syntax:
     is_guess: bool = False
 
 
+_PYTHON_VALUES = grammar.Notation(constants={"true": "True", "false": "False", "null": "None"})
+
+
+def write_python(lark: Lark, name: str, schema: Schema) -> str:
+    """The grammar of one call."""
+    arguments = grammar.Literals(lark, schema, _PYTHON_VALUES).arguments("=")
+    return f"{plain(f'{name}(')} {arguments} {plain(')')}"
+
+
 def read_calls(source: Source, sink: Sink, syntax: Syntax = Syntax(PYTHON)) -> Reading:
     """One call, or several in square brackets."""
     is_list = yield from source.take("[")
@@ -42,14 +54,14 @@ def read_calls(source: Source, sink: Sink, syntax: Syntax = Syntax(PYTHON)) -> R
 
 def read_call(source: Source, sink: Sink, syntax: Syntax) -> Reading:
     """One call."""
-    name = yield from source.word(_NAME)
+    name = yield from source.word(NAMES)
     yield from source.need(syntax.opening)
     sink.name(name.removeprefix(syntax.module), is_guess=syntax.is_guess)
     yield from Literals(source, sink, syntax.notation).arguments(syntax.equals, syntax.closing)
     sink.end()
 
 
-def write_call(name: str, arguments: Mapping[str, Any]) -> str:
+def show_call(name: str, arguments: Mapping[str, Any]) -> str:
     """A call in Python's notation."""
     written = ", ".join(f"{key}={_literal(value)}" for key, value in arguments.items())
     return f"{name}({written})"

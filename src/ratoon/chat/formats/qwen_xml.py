@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 
 from ratoon.chat.formats import hermes
-from ratoon.chat.formats.call import Dialect, Form
+from ratoon.chat.formats.call import Dialect, Form, Layout
 from ratoon.chat.formats.json_text import read_object
 from ratoon.chat.formats.sink import Sink
 from ratoon.chat.formats.source import Reading, Source
 from ratoon.chat.formats.tagged import Shape, read_pairs
+from ratoon.chat.grammar.lark import Lark, plain
+from ratoon.chat.grammar.schema import Schema
+from ratoon.chat.grammar.tagged import Tags, write_tagged
 
 _FUNCTION = "<function="
 _FUNCTION_END = "</function>"
 _NAME = re.compile(r"[^<>\n]+")
-_SHAPE = Shape("<parameter=", ">", "", "</parameter>", has_line_ends=True)
+_SHAPE = Shape(_NAME, "<parameter=", ">", "", "</parameter>", has_line_ends=True)
 
 
 def read(source: Source, sink: Sink) -> Reading:
@@ -36,12 +39,29 @@ def read_function(source: Source, sink: Sink) -> Reading:
     sink.end()
 
 
+def _write(lark: Lark, name: str, schema: Schema) -> str:
+    return f"{plain(name + _HEAD_END)} {write_tagged(lark, schema, _TAGS)}"
+
+
+_HEAD_END = ">\n"
+_TAGS = Tags(
+    opening=_SHAPE.key,
+    middle=_HEAD_END,
+    closing=f"\n{_SHAPE.value_end}\n",
+    stop=_SHAPE.value_end,
+    keys=_NAME,
+)
+_BARE = Layout(_write, after=_FUNCTION_END, names=_NAME)
+_WRAPPED = Layout(
+    _write, before=f"\n{_FUNCTION}", after=f"{_FUNCTION_END}\n", again="\n", names=_NAME
+)
+
 DIALECT = Dialect(
     "qwen_xml",
     (
-        Form(hermes.START, read, hermes.END),
-        Form("<seed:tool_call>", read, "</seed:tool_call>"),
+        Form(hermes.START, read, hermes.END, layouts=(_WRAPPED,)),
+        Form("<seed:tool_call>", read, "</seed:tool_call>", layouts=(_WRAPPED,)),
         # The outer tag is sometimes left out.
-        Form(_FUNCTION, read_function),
+        Form(_FUNCTION, read_function, layouts=(_BARE,)),
     ),
 )

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ratoon.chat.formats.json_text import load
+from ratoon.chat.grammar.schema import resolved
 
 _TYPES: dict[type, tuple[str, ...]] = {
     bool: ("boolean",),
@@ -24,8 +25,11 @@ _UNIONS = ("anyOf", "oneOf", "allOf")
 
 def property_schema(schema: Mapping[str, Any] | None, key: str) -> object:
     """The schema of one argument, or None where there is none."""
-    properties = (schema or {}).get("properties")
-    return properties.get(key) if isinstance(properties, dict) else None
+    whole = resolved(schema or {}, schema or {})
+    properties = whole.get("properties")
+    if isinstance(properties, dict) and key in properties:
+        return resolved(properties[key], schema or {})
+    return whole.get("additionalProperties")
 
 
 def is_text(schema: object) -> bool:

@@ -13,7 +13,7 @@ ReadingWord = Generator[None, None, str]
 
 _BLANKS = re.compile(r"\s*")
 # No name and no number is longer; it bounds what is read again when more text comes.
-_MAX_WORD = 400
+_MAX_WORD = 1 << 13
 
 
 class Broken(Exception):

@@ -12,14 +12,14 @@ from ratoon.chat.formats.schema import is_text, property_schema, typed
 from ratoon.chat.formats.sink import Sink
 from ratoon.chat.formats.source import Broken, Reading, Source
 
-_KEY = re.compile(r"[^<>\n]+")
-
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """``key`` and ``key_end`` stand around an argument's key, ``value`` and ``value_end`` around
-    its value. ``has_line_ends``: one line break on each side of a value belongs to the markup."""
+    """``keys``: what a key may be. ``key`` and ``key_end`` stand around an argument's key,
+    ``value`` and ``value_end`` around its value. ``has_line_ends``: one line break on each side of
+    a value belongs to the markup."""
 
+    keys: re.Pattern[str]
     key: str
     key_end: str
     value: str
@@ -35,7 +35,7 @@ def read_pairs(
     separator = ""
     while (yield from source.peek(shape.key, end)) == shape.key:
         yield from source.need(shape.key)
-        key = (yield from source.word(_KEY)).strip()
+        key = (yield from source.word(shape.keys)).strip()
         yield from source.need(shape.key_end)
         if shape.value:
             yield from source.need(shape.value)
