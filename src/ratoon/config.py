@@ -37,6 +37,7 @@ ToolDialect = Literal[
     "phi",
     "lfm2",
     "gemma",
+    "gpt_oss",
 ]
 LogLevel = Literal["debug", "info", "warning", "error"]
 

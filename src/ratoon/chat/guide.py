@@ -170,7 +170,9 @@ class Free(_Unbound):
         call = _Call(self._alphabet, trigger, then)
         return Unsure(call, self._unguided(trigger)).fed(rest) if trigger.signal else call.fed(rest)
 
-    def _unguided(self, trigger: Trigger) -> Unguided:
+    def _unguided(self, trigger: Trigger) -> _Unbound:
+        if trigger.form.holds_text:
+            return Free(self._watch, True)
         return Unguided(self._alphabet, Body(trigger.form), Free(self._watch, True))
 
 
@@ -208,7 +210,7 @@ class Unguided(_Unbound):
 class Unsure(_Unbound):
     """What starts like a call, but may be data until the signal has come."""
 
-    def __init__(self, call: _Call, otherwise: Unguided, seen: bytes = b"") -> None:
+    def __init__(self, call: _Call, otherwise: _Unbound, seen: bytes = b"") -> None:
         self._alphabet = call.alphabet
         self._call = call
         self._otherwise = otherwise

@@ -15,8 +15,8 @@ from ratoon.chat.convert import Converter, Entry
 from ratoon.chat.edits import Applied, apply_edits
 from ratoon.chat.formats import hermes
 from ratoon.chat.formats.call import Dialect, Tools
-from ratoon.chat.formats.table import detect
 from ratoon.chat.late import SEPARATOR, LateForm, find_late_form
+from ratoon.chat.native import settle
 from ratoon.chat.normalise import Conversation, Rules, normalise
 from ratoon.chat.outline import Outline, outline
 from ratoon.chat.replay import Context, Replayer, Splice, origin_of, put_back
@@ -76,8 +76,7 @@ class Renderer:
         dialect: Dialect | None = None,
         memory: ReplyMemory | None = None,
     ) -> None:
-        self._template = template
-        self._dialect = _understood(dialect or detect(template.source), template)
+        self._template, self._dialect = settle(template, dialect)
         self._rules = rules
         self._memory = memory
         self._markup = Markup(vocab, template.source)
@@ -169,7 +168,9 @@ class Renderer:
             context = Context(guard)
             context.add([system, definitions])
             replayer = Replayer(memory, toolbox)
-            converter = Converter(self._template, guard, self._late_form, context, replayer)
+            converter = Converter(
+                self._template, guard, self._dialect, self._late_form, context, replayer
+            )
             draft = _Draft(
                 self._template,
                 guard,
@@ -309,13 +310,6 @@ class _Draft:
         if self.late_form is not None:
             text = self.late_form.rewrite(text, self.guard.late_mark)
         return put_back(text, self.splices(part.n_entries), self.guard)
-
-
-def _understood(dialect: Dialect, template: ChatTemplate) -> Dialect:
-    """The dialect as the template teaches it, or as the prompt does where that takes no tools."""
-    if template.takes_tools:
-        return dialect.taught(template.source)
-    return dialect.also(hermes.DIALECT)
 
 
 def _check(request: wire.CountTokensRequest, conversation: Conversation) -> None:

@@ -78,12 +78,6 @@ def removed(name: str) -> str:
     return f"Tool no longer available: {name}"
 
 
-def call_text(name: str, arguments: dict[str, Any]) -> str:
-    """A call in an assistant's message, for a template that has no place for calls."""
-    body = to_json({"name": name, "arguments": arguments})
-    return f"{hermes.START}\n{body}\n{hermes.END}"
-
-
 def result_text(result: str) -> str:
     """A call's result in a user's message, for a template that has no place for results."""
     return f"<tool_response>\n{result}\n</tool_response>"

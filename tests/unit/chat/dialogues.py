@@ -25,7 +25,7 @@ MISTRAL = (
     "{% elif message.role == 'tool' %}{% if not state.called %}"
     "{{ raise_exception('a result without a call') }}{% endif %}"
     "{{ '[RESULT]' + message.content + '[/RESULT]' }}"
-    "{% elif message.tool_calls %}{% set state.called = true %}{{ '[CALLS][' }}"
+    "{% elif message.tool_calls %}{% set state.called = true %}{{ '[TOOL_CALLS][' }}"
     "{% for call in message.tool_calls %}"
     "{{ (call.function | tojson)[:-1] + ', \"id\": \"' + call.id + '\"}' }}"
     "{{ ', ' if not loop.last }}{% endfor %}{{ ']</s>' }}"
@@ -73,7 +73,7 @@ CONTROLS = (
     "[INST]",
     "[/INST]",
     "[TOOLS]",
-    "[CALLS]",
+    "[TOOL_CALLS]",
     "[RESULT]",
     "[/RESULT]",
     "[SYSTEM]",

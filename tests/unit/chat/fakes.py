@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ratoon import wire
+from ratoon.chat.deltas import Delta, TextDelta, ThinkingDelta, ToolInput
 from ratoon.chat.normalise import Rules
 from ratoon.chat.render import Prompt, Renderer
 from ratoon.chat.template import ChatTemplate
@@ -124,6 +125,22 @@ def tool(name: str, **fields: Any) -> dict[str, Any]:
 
 def shown(prompt: Prompt) -> str:
     return ByteVocab().text(prompt.tokens)
+
+
+def joined(deltas: Iterable[Delta]) -> list[Delta]:
+    """The deltas, neighbours of one kind joined."""
+    found: list[Delta] = []
+    for delta in deltas:
+        match found[-1:], delta:
+            case [TextDelta(before)], TextDelta(text):
+                found[-1] = TextDelta(before + text)
+            case [ThinkingDelta(before)], ThinkingDelta(text):
+                found[-1] = ThinkingDelta(before + text)
+            case [ToolInput(before)], ToolInput(text):
+                found[-1] = ToolInput(before + text)
+            case _:
+                found.append(delta)
+    return found
 
 
 def smollm2_path() -> Path:

@@ -247,13 +247,14 @@ def test_error_is_marked_once() -> None:
 
 
 def test_result_follows_the_form_of_its_call() -> None:
-    """A template that takes one call at a time gets parallel ones, and early results, as text."""
+    """A template that takes one call at a time gets each with its result; early ones are text."""
     single = CHATML_TOOLS.replace(
         "for call in message.tool_calls or []", "for call in (message.tool_calls or [])[:1]"
     ).replace("'\\n<tool_response>", "'\\n<native>")
     prompt = render_text(*ROUND, source=single, tools=[tool("read")])
-    assert "b.py" in prompt
-    assert "<native>" not in prompt
+    first, second = prompt.split("<native>")[1:]
+    assert "b.py" in first
+    assert "b.py" not in second
     early = [("user", [tool_result("t", "r")]), ("assistant", [tool_use("t", "read")])]
     prompt = render_text(*early, source=single)
     assert "user\n<tool_response>\nr\n</tool_response>" in prompt

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
-from ratoon.chat.formats.call import Call, Dialect, Form, Layout, Tools
-from ratoon.chat.formats.json_text import QUOTES
-from ratoon.chat.formats.section import parse_section
+from ratoon.chat.formats.call import Dialect, Form, Layout
+from ratoon.chat.formats.section import read_section
+from ratoon.chat.formats.source import ReadingWord, Source
 from ratoon.chat.grammar.lark import Lark, plain
 from ratoon.chat.grammar.schema import Schema
 
@@ -14,21 +15,23 @@ START = "<｜tool▁calls▁begin｜>"
 END = "<｜tool▁calls▁end｜>"
 
 _BEGIN = "<｜tool▁call▁begin｜>"
-_SEPARATOR = "<｜tool▁sep｜>"
 _CLOSE = "<｜tool▁call▁end｜>"
-
-# V3 and R1 write the kind of tool before its name and fence the arguments; V3.1 does neither.
-_HEAD = re.compile(
-    r"<｜tool▁call▁begin｜>\s*(?:function<｜tool▁sep｜>)?\s*([^\s<`{]+)\s*"
-    r"(?:<｜tool▁sep｜>|```json\s)\s*"
-    r"(?:(?!\Z)|(?<!function<｜tool▁sep｜>))"  # cut off there, it may have been the kind
-)
-_TAIL = re.compile(r"\s*(?:```)?\s*<｜tool▁call▁end｜>\s*")
+_WORD = re.compile(r"[^\s<`{]+")
+_KIND = "function"
+_SEPARATOR = "<｜tool▁sep｜>"
+_FENCE = "```"
+_OPENED, _CLOSED = f"\n{_FENCE}json\n", f"\n{_FENCE}"
 
 
-def parse(body: str, tools: Tools, *, is_cut: bool = False) -> list[Call] | None:
-    """All calls of a section."""
-    return parse_section(body, _HEAD, _TAIL, is_cut=is_cut)
+def _name(source: Source) -> ReadingWord:
+    """V3 and R1 write the kind of tool before its name and fence the arguments; V3.1 does
+    neither."""
+    name = yield from source.word(_WORD)
+    yield from source.need(_SEPARATOR, f"{_FENCE}json")
+    if name == _KIND and not (yield from source.peek("{")):
+        name = yield from source.word(_WORD)
+        yield from source.need(f"{_FENCE}json", _SEPARATOR)
+    return name
 
 
 def _write(lark: Lark, name: str, schema: Schema) -> str:
@@ -37,16 +40,15 @@ def _write(lark: Lark, name: str, schema: Schema) -> str:
 
 
 def _write_fenced(lark: Lark, name: str, schema: Schema) -> str:
-    head = f"{lark.text(_BEGIN + 'function' + _SEPARATOR)} {plain(name + _FENCE)}"
-    return f"{head} {lark.arguments(schema)} {lark.text(_FENCE_END + _CLOSE)}"
+    head = f"{lark.text(_BEGIN + _KIND + _SEPARATOR)} {plain(name + _OPENED)}"
+    return f"{head} {lark.arguments(schema)} {lark.text(_CLOSED + _CLOSE)}"
 
 
-_NAMES = re.compile(r"[^\s<`{]+")
+_read = partial(read_section, start=_BEGIN, read_name=_name, ends=(_FENCE, _CLOSE))
 _MARKS = (_BEGIN, _SEPARATOR, _CLOSE)
-_FENCE, _FENCE_END = "\n```json\n", "\n```"
 _LAYOUTS = (
-    Layout(_write, between="", names=_NAMES, marks=_MARKS),
-    Layout(_write_fenced, between="\n", names=_NAMES, marks=_MARKS),
+    Layout(_write, between="", names=_WORD, marks=_MARKS),
+    Layout(_write_fenced, between="\n", names=_WORD, marks=_MARKS),
 )
 
-DIALECT = Dialect("deepseek", (Form(START, parse, END, quotes=QUOTES, layouts=_LAYOUTS),))
+DIALECT = Dialect("deepseek", (Form(START, _read, END, layouts=_LAYOUTS),))

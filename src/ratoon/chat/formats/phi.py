@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ratoon.chat.formats.call import Dialect, Form
-from ratoon.chat.formats.granite import ARRAY
-from ratoon.chat.formats.json_text import QUOTES, parse_objects
+from ratoon.chat.formats.hermes import ARRAY
+from ratoon.chat.formats.json_text import read_all_objects
 
 START = "<|tool_call|>"
 END = "<|/tool_call|>"
 
-DIALECT = Dialect("phi", (Form(START, parse_objects, END, quotes=QUOTES, layouts=(ARRAY,)),))
+DIALECT = Dialect("phi", (Form(START, read_all_objects, END, layouts=(ARRAY,)),))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from ast import literal_eval
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,10 +45,22 @@ def typed(text: str, schema: object) -> object:
     try:
         value = _CONSTANTS[text.strip()] if text.strip() in _CONSTANTS else load(text)
     except (ValueError, RecursionError):
-        return text
+        value = _python(text)
     if isinstance(value, str):
         return text
     return value if not types or types.intersection(_TYPES[type(value)]) else text
+
+
+def _python(text: str) -> object:
+    """The value of a Python literal in brackets, which some templates show; else the text."""
+    if not text.lstrip().startswith(("[", "{")):
+        return text
+    try:
+        value = literal_eval(text.strip())
+        json.dumps(value, allow_nan=False)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return text
+    return value if isinstance(value, list | dict) else text
 
 
 def _types(schema: object) -> set[str]:
