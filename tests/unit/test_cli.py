@@ -13,7 +13,15 @@ import httpx
 import pytest
 
 import ratoon.cli
-from ratoon.cli.claude import Health, client_env, fetch_health, write_private
+from ratoon.cli.claude import (
+    COMPACTION_RESERVE,
+    Health,
+    client_env,
+    fetch_health,
+    max_output,
+    told_window,
+    write_private,
+)
 from ratoon.config import Settings, flag_name
 from ratoon.errors import ConfigError
 
@@ -111,7 +119,7 @@ def test_every_model_name_and_the_real_window_are_told() -> None:
     named = {name for name, value in env.items() if value == "m"}
     assert {f"ANTHROPIC_DEFAULT_{kind}_MODEL" for kind in ("OPUS", "SONNET", "HAIKU")} <= named
     assert {"ANTHROPIC_MODEL", "CLAUDE_CODE_SUBAGENT_MODEL"} <= named
-    assert env["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] == "8192"
+    assert env["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] == str(told_window(8192))
     assert env["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] == "2048"
     assert env["ANTHROPIC_AUTH_TOKEN"]
     assert all(isinstance(value, str) for value in env.values())
@@ -145,3 +153,10 @@ def test_a_private_file_replaces_a_public_one(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
     with pytest.raises(ConfigError, match="can't write"):
         write_private(file / "below", "new")
+
+
+def test_the_client_hears_a_window_in_which_it_compacts_in_time() -> None:
+    """It compacts when less than a reply and its reserve are free: here, a quarter of the real."""
+    for n_ctx in (4096, 8192, 32_768):
+        assert told_window(n_ctx) - max_output(n_ctx) - COMPACTION_RESERVE == n_ctx - n_ctx // 4
+    assert told_window(200_000) == 200_000
