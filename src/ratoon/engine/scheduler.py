@@ -194,7 +194,8 @@ class Scheduler:
         self, plan: StepPlan, sampled: Sequence[int | None], ends: Sequence[bool], now: float
     ) -> list[Emission]:
         """Account for an executed plan. ``sampled`` has a token for each part that reached its
-        run's end, unless no reply was asked for or none could be had; ``ends`` says which of them end the turn."""
+        run's end, unless no reply was asked for or none could be had; ``ends`` says which of them
+        end the turn."""
         self.cache.advance([(part.run.lease, part.n_rows) for part in plan.parts])
         finished: list[Emission] = []
         for part, token, is_end in zip(plan.parts, sampled, ends, strict=True):
