@@ -15,8 +15,8 @@ pytestmark = [pytest.mark.client, pytest.mark.model, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module")
 def wide(opened: Opened) -> Iterator[Stage]:
-    """One server for all, with a window wide enough for the client's whole prompt."""
-    with opened("--n-ctx", "65536") as stage:
+    """One server for all. Its window is no wider than small models have."""
+    with opened("--n-ctx", "32768") as stage:
         yield stage
 
 
