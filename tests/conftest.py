@@ -7,9 +7,14 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from ratoon.weights import embedded_weights
 from tests.synthetic import cut_layers
+
+# How long an example takes says more about the machine's other work than about the code.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 TEMPLATES = Path(__file__).parent / "templates"
 SYNTHETIC = Path(__file__).parent / "synthetic.py"

@@ -41,6 +41,7 @@ PLACES = {
     "typer": {"cli"},
     "rich": {"cli"},
     "jinja2": {"chat"},
+    "llguidance": {"chat.grammar.compiler"},
     "threading": {"engine.engine", "reuse.replies", "cli.serve"},
     "asyncio": {"cli.serve", "api", "router", "console", "bench", "client"},
     "huggingface_hub": {"weights"},

@@ -13,6 +13,7 @@ from ratoon.api.app import create_app
 from ratoon.api.service import ApiSettings, Service
 from ratoon.api.think import Signer, ThinkSwitch
 from ratoon.chat.formats.table import DIALECTS
+from ratoon.chat.guides import GuideMaker
 from ratoon.chat.normalise import Rules
 from ratoon.chat.render import Renderer
 from ratoon.chat.template import ChatTemplate
@@ -47,6 +48,7 @@ def build(settings: Settings, progress: Callable[[float], None] | None = None) -
     service = Service(
         engine,
         _renderer(settings, model, replies),
+        GuideMaker(model.vocab) if settings.constrain_tools else None,
         think=ThinkSwitch(is_locked=not settings.think),
         signer=_signer(settings, engine.model_name),
         settings=_api_settings(settings),

@@ -37,6 +37,7 @@ ToolDialect = Literal[
     "phi",
     "lfm2",
     "gemma",
+    "gpt_oss",
 ]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -70,6 +71,9 @@ class Settings(BaseSettings):
 
     think: bool = Field(
         True, description="let requests switch reasoning on; off: locked, no request can"
+    )
+    constrain_tools: bool = Field(
+        True, description="let only tool calls and structured output come that fit their schemas"
     )
 
     host: str = Field("127.0.0.1", description="address to listen on")

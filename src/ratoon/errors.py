@@ -5,7 +5,8 @@ RatoonError
 ├── ModelError             a model file can't be loaded or used
 ├── InvalidRequest         400  invalid_request_error
 │   ├── PromptTooLong      400  invalid_request_error, Anthropic's own wording
-│   └── ToolReferenceUnresolved   400  with the code tool_reference_unresolved
+│   ├── ToolReferenceUnresolved   400  with the code tool_reference_unresolved
+│   └── ThreadUnsupported         400  with the code thread_unsupported_request
 ├── AuthenticationFailed   401  authentication_error
 ├── PermissionDenied       403  permission_error
 ├── NotFound               404  not_found_error
@@ -61,6 +62,17 @@ class ToolReferenceUnresolved(InvalidRequest):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"Tool reference '{name}' not found in available tools")
+
+
+class ThreadUnsupported(InvalidRequest):
+    """The request leaves its history to a thread, and there is none."""
+
+    code = "thread_unsupported_request"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "thread: this server holds no threads; send the full conversation without `thread`"
+        )
 
 
 class AuthenticationFailed(RatoonError):

@@ -17,6 +17,7 @@ from pydantic import (
     StrictBool,
     StrictFloat,
     StrictInt,
+    model_validator,
 )
 
 T = TypeVar("T")
@@ -192,6 +193,14 @@ class Tool(Wire):
     input_schema: dict[str, Any] | None = None
     defer_loading: StrictBool = False
     cache_control: CacheControl | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, value: object) -> object:
+        """A toolset stands for tools of several names and has none of its own."""
+        if isinstance(value, dict) and "name" not in value and "toolset" in str(value.get("type")):
+            return {**value, "name": value["type"]}
+        return value
 
 
 class ToolNamed(Wire):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,13 +55,15 @@ def test_a_warmed_prompt_is_served_from_the_cache(client: anthropic.Anthropic) -
 
 
 def test_a_search_and_its_echo_extend_the_prompt(server: Live, client: anthropic.Anthropic) -> None:
-    """The reply's second round, and the next request, forward only what is new."""
-    arguments = {"name": "tool_search_tool_bm25", "arguments": {"query": "weather"}}
-    call = f"<tool_call>\n{json.dumps(arguments)}\n</tool_call>"
+    """The reply's second round, and the next request, forward only what is new, though the
+    template would write the call in another way."""
+    call = (
+        '<tool_call>{"arguments":{"query":"weather"} ,"name":"tool_search_tool_bm25"}</tool_call>'
+    )
+    sampled = server.engine.model.vocab.tokenize(call)
 
     def forced(request: Request) -> Sequence[int]:
-        is_first = "." not in request.id
-        return server.engine.model.vocab.tokenize(call) if is_first else ()
+        return () if "." in request.id else sampled
 
     schema = {"type": "object", "properties": {"city": {"type": "string"}}}
     tools = [
@@ -81,7 +82,9 @@ def test_a_search_and_its_echo_extend_the_prompt(server: Live, client: anthropic
     ]
     first, second = message.usage.to_dict()["iterations"]
     n_first = first["input_tokens"] + first["cache_read_input_tokens"]
-    assert second["cache_read_input_tokens"] >= n_first
+    assert first["output_tokens"] == len(sampled)
+    # the last token was sampled, but never computed
+    assert second["cache_read_input_tokens"] >= n_first + len(sampled) - 1
     n_second = second["input_tokens"] + second["cache_read_input_tokens"]
     more = [user, message.to_param(), {"role": "user", "content": "Go on."}]
     after = client.messages.create(**body | {"messages": more, "max_tokens": 1})

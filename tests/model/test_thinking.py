@@ -71,10 +71,17 @@ def test_a_conversation_that_reasons(server: Live) -> None:
     turns = [user("2 + 2?"), {"role": "assistant", "content": first["content"]}, user("sure?")]
     _, again = ask(server, "</think>Yes.", turns, thinking=THINK)
     assert again.endswith(HEADER)
+    assert f"{HEADER}{reply}<|im_end|>" in again
     _, without = ask(server, "Yes.", turns)
-    assert "Two and two" not in without
+    assert f"{HEADER}{reply}<|im_end|>" in without, "one request's wish costs no prefix"
     assert without.endswith(CLOSED)
-    assert f"{CLOSED}Four.<|im_end|>" in without
+
+    httpx.post(f"{server.url}/think", json={"think": False}).raise_for_status()
+    _, switched = ask(server, "Yes.", turns, thinking=THINK)
+    httpx.post(f"{server.url}/think", json={"think": True}).raise_for_status()
+    assert "Two and two" not in switched
+    assert f"{CLOSED}Four.<|im_end|>" in switched
+    assert switched.endswith(CLOSED)
 
 
 def test_calls_follow_reasoning(server: Live) -> None:

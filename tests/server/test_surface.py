@@ -212,6 +212,13 @@ def test_an_unresolved_reference(client: anthropic.Anthropic) -> None:
         beta(client, messages=messages, tools=[TOOL], stream=True)
 
 
+def test_a_thread_is_never_continued(client: anthropic.Anthropic) -> None:
+    thread: Any = {"type": "continue", "previous_message_id": "msg_1"}
+    with pytest.raises(anthropic.BadRequestError) as caught:
+        beta(client, thread=thread)
+    assert caught.value.error_code == "thread_unsupported_request"
+
+
 def test_added_tools(client: anthropic.Anthropic, engine: ScriptedEngine) -> None:
     tool = {"type": "tool_definition", "definition": TOOL | {"description": "Reads."}}
     system = {"role": "system", "content": [{"type": "tool_addition", "tool": tool}]}
@@ -240,6 +247,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "tools.1: tools of type 'web_search_20250305'",
     ),
     ({"tools": [{"type": "code_execution_20250825", "name": "c"}]}, "tools.0: tools of type"),
+    ({"tools": [{"type": "mcp_toolset", "mcp_server_name": "s"}]}, "tools.0: tools of type 'mcp_"),
+    ({"tools": [{"type": "browser_toolset_20260801"}]}, "tools.0: tools of type 'browser_"),
+    ({"tools": [{"type": "custom"}]}, "tools.0.name: Field required"),
     (
         {"thinking": {"type": "enabled"}},
         "thinking.enabled.budget_tokens: Field required",

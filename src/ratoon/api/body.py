@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
 from ratoon import wire
-from ratoon.errors import InvalidRequest, RequestTooLarge
+from ratoon.errors import InvalidRequest, RequestTooLarge, ThreadUnsupported
 
 W = TypeVar("W", bound=wire.CountTokensRequest)
 
@@ -49,6 +49,8 @@ def parse_body(kind: type[W], body: bytes) -> W:
         for breaks, message in _MESSAGES_RULES:
             if breaks(request):
                 raise InvalidRequest(message)
+        if request.thread is not None and request.thread.type == "continue":
+            raise ThreadUnsupported
     return request
 
 
@@ -121,10 +123,6 @@ _MESSAGES_RULES: tuple[tuple[Callable[[wire.MessagesRequest], bool], str], ...] 
     ),
     (lambda r: r.container is not None, "container: containers are not supported by this server"),
     (lambda r: r.compaction is not None, "compaction: not supported by this server"),
-    (
-        lambda r: r.thread is not None and r.thread.type == "continue",
-        "thread: this server holds no threads; send the full conversation without `thread`",
-    ),
 )
 
 

@@ -81,8 +81,11 @@ async def set_think(http: Request) -> Response:
         asked = _Switch.model_validate_json(body)
     except ValidationError:
         raise InvalidRequest('the body must be {"think": true} or {"think": false}') from None
-    switch: ThinkSwitch = http.app.state.service.think
+    service = http.app.state.service
+    switch: ThinkSwitch = service.think
     switch.turn(asked.think)
+    if service.replies is not None:
+        service.replies.keep_reasoning(switch.is_on)
     return _state(switch)
 
 

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from ratoon import wire
 from ratoon.chat import tools
+from ratoon.chat.formats import hermes
+from ratoon.chat.formats.call import Dialect
 from ratoon.chat.late import SEPARATOR, LateForm, reminder
 from ratoon.chat.normalise import Conversation, Turn
 from ratoon.chat.plain import document_text, foreign_text, search_result_text
@@ -41,13 +44,16 @@ class Converter:
         self,
         template: ChatTemplate,
         guard: Guard,
+        dialect: Dialect,
         late_form: LateForm | None,
         context: Context,
         replayer: Replayer,
     ) -> None:
         self._template = template
         self._guard = guard
+        self._dialect = dialect
         self._toolbox = replayer.toolbox
+        self._is_taught = template.takes_tools or bool(self._toolbox.head)
         self._late_form = late_form
         self._context = context
         self._replayer = replayer
@@ -65,7 +71,8 @@ class Converter:
             for entry in entries:
                 self._add_to_context(entry)
                 found.append(entry)
-        return found
+        is_single = self._renders_calls and not self._template.takes_parallel_calls
+        return _paired(found) if is_single else found
 
     def _add_to_context(self, entry: Entry) -> None:
         if entry.splice is not None:
@@ -75,21 +82,21 @@ class Converter:
 
     def _replayed(self, turn: Turn) -> list[Entry] | None:
         """The entry of a turn that echoes a remembered reply."""
-        if turn.role != "assistant":
+        if turn.role != "assistant" or isinstance(turn.blocks[0], _ANSWER):
             return None
         calls = [block for block in turn.blocks if isinstance(block, _CALL)]
-        is_native = bool(calls) and self._renders(calls)
+        is_native = bool(calls) and self._renders_calls
         template, mark = self._template, self._guard.splice
         has_place = not is_native or template.takes_lone_results or template.takes_stubs
         reply = self._replayer.find(turn, self._context.digest, has_place=has_place)
         if reply is None:
             return None
         # Results refer to their calls, whether these are shown or not.
-        shown = [self._call(call) for call in calls] if is_native else []
+        made = [self._call(call) for call in calls]
         is_marked = any(_is_marked(block) for block in turn.blocks)
-        if not shown or template.takes_lone_results:
+        if not is_native or template.takes_lone_results:
             return [Entry({"role": "assistant", "content": mark}, is_marked, Splice(reply))]
-        id, name = shown[-1]["id"], shown[-1]["function"]["name"]
+        id, name = made[-1]["id"], made[-1]["function"]["name"]
         stub = template.stub_call(id, name, mark)
         return [Entry(stub, is_marked, Splice(reply, template.stub_end(id)))]
 
@@ -129,18 +136,31 @@ class Converter:
         texts = [text for text in texts if text]
         if not texts and not calls:
             return
-        message: Message = {"role": "assistant", "content": SEPARATOR.join(texts)}
-        if calls and self._renders(calls):
-            message["tool_calls"] = [self._call(call) for call in calls]
-        elif calls:
-            written = [tools.call_text(c.name, c.input) for c in map(self._guarded, calls)]
-            message["content"] = "\n".join([*texts, *written])
-        yield Entry(message, any(_is_marked(block) for block in blocks))
+        is_marked = any(_is_marked(block) for block in blocks)
+        *earlier, last = self._messages(SEPARATOR.join(texts), calls)
+        yield from (Entry(message, False) for message in earlier)
+        yield Entry(last, is_marked)
 
-    def _renders(self, calls: Sequence[_Call]) -> bool:
+    def _messages(self, text: str, calls: Sequence[_Call]) -> list[Message]:
+        """A message for the text and the calls, or several where the template can't have it."""
         template = self._template
-        is_native = template.takes_tools and template.renders_tool_calls
-        return is_native and (len(calls) == 1 or template.takes_parallel_calls)
+        message: Message = {"role": "assistant", "content": text}
+        if not calls:
+            return [message]
+        made = [self._call(call) for call in calls]
+        if not self._renders_calls:
+            show = self._dialect.show or hermes.show
+            written = show([(call.name, call.input) for call in map(self._guarded, calls)])
+            return [{**message, "content": "\n".join(filter(None, (text, written)))}]
+        groups = [made] if template.takes_parallel_calls else [[call] for call in made]
+        callers = [{**message, "content": "", "tool_calls": group} for group in groups]
+        if text and not template.keeps_text_of_calls:
+            return [message, *callers]
+        return [{**callers[0], "content": text}, *callers[1:]]
+
+    @property
+    def _renders_calls(self) -> bool:
+        return self._template.takes_tools and self._template.renders_tool_calls
 
     def _guarded(self, call: _Call) -> _Call:
         guard = self._guard
@@ -149,10 +169,9 @@ class Converter:
         )
 
     def _call(self, call: _Call) -> dict[str, Any]:
-        """A call under an id of its position: the client's id is not prompt text, and some
-        templates take only ids of nine alphanumeric characters."""
+        """A call under an id of its position: the client's id is not prompt text."""
         guarded = self._guarded(call)
-        id = f"call{len(self._calls) + 1:05d}"
+        id = self._dialect.call_id.format(name=guarded.name, n=len(self._calls))
         self._calls[call.id] = (id, guarded.name)
         arguments: Any = guarded.input
         if self._template.wants_string_arguments:
@@ -167,7 +186,8 @@ class Converter:
         text = self._result_text(block)
         call = self._calls.get(block.tool_use_id)
         # Strict templates refuse a result whose call they did not render.
-        if call is None or not self._template.takes_tool_role:
+        is_native = self._template.takes_tools and self._template.takes_tool_role
+        if call is None or not is_native:
             return {"role": "user", "content": tools.result_text(text)}
         id, name = call
         return {"role": "tool", "content": text, "name": name, "tool_call_id": id}
@@ -200,11 +220,16 @@ class Converter:
         """What is said where these tools are loaded."""
         new = [(block.tool_name, self._toolbox.load(block.tool_name)) for block in references]
         names = [self._guard.text(name) for name, tool in new if tool is None]
-        return tools.loaded([self._definition(tool) for _, tool in new if tool], names)
+        return self._announced([tool for _, tool in new if tool], names)
 
-    def _definition(self, tool: wire.Tool) -> dict[str, Any]:
-        guarded: dict[str, Any] = self._guard.value(tools.definition(tool))
-        return guarded
+    def _announced(self, new: Sequence[wire.Tool], names: Sequence[str]) -> str:
+        """Definitions of tools, and names of others. The first ones of all also say how to call,
+        where nothing has said it."""
+        definitions = [self._guard.value(tools.definition(tool)) for tool in new]
+        if definitions and not self._is_taught:
+            self._is_taught = True
+            return "\n".join(filter(None, [tools.section(definitions), tools.loaded([], names)]))
+        return tools.loaded(definitions, names)
 
     def _plain(self, block: _PlainBlock) -> str:
         match block:
@@ -232,9 +257,9 @@ class Converter:
         else:
             name = change.definition.name
             tool = self._toolbox.define(change.definition)
-        if tool is None:
-            return tools.loaded([], [self._guard.text(name)])
-        return tools.loaded([self._definition(tool)], [])
+        return (
+            self._announced([tool], []) if tool else self._announced([], [self._guard.text(name)])
+        )
 
 
 _Call = wire.ToolUseBlock | wire.ServerToolUseBlock
@@ -248,6 +273,26 @@ _SHAPES = {
     "user": Converter._user,
     "assistant": Converter._assistant,
 }
+
+
+def _paired(entries: list[Entry]) -> list[Entry]:
+    """Each result directly behind its own call, for a template of one call a message."""
+    found: list[Entry] = []
+    for entry in entries:
+        id = entry.message.get("tool_call_id")
+        at = len(found) if id is None else _behind_call(found, id)
+        found.insert(at, entry)
+    return found
+
+
+def _behind_call(entries: list[Entry], id: str) -> int:
+    """The place behind the message with this call, and behind the results that it has."""
+    for n in range(len(entries), 0, -1):
+        calls = entries[n - 1].message.get("tool_calls", ())
+        if any(call["id"] == id for call in calls):
+            roles = (entry.message["role"] for entry in entries[n:])
+            return n + sum(1 for _ in takewhile(lambda role: role == "tool", roles))
+    return len(entries)
 
 
 def _rounds(turn: Turn) -> Iterator[Turn]:

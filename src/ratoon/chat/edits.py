@@ -61,9 +61,7 @@ def _clear_thinking(
         if isinstance(block, wire.ThinkingBlock)
     )
     kept = (
-        replace(turn, blocks=tuple(b for b in turn.blocks if not _is_thinking(b)))
-        if i in old
-        else turn
+        replace(turn, blocks=_without_thinking(turn), hides_thinking=True) if i in old else turn
         for i, turn in enumerate(turns)
     )
     done = {
@@ -169,6 +167,10 @@ class _Walk:
 
 def _is_thinking(block: wire.ContentBlock) -> bool:
     return isinstance(block, wire.ThinkingBlock | wire.RedactedThinkingBlock)
+
+
+def _without_thinking(turn: Turn) -> tuple[wire.ContentBlock, ...]:
+    return tuple(block for block in turn.blocks if not _is_thinking(block))
 
 
 def _loads_tools(block: wire.ToolResultBlock) -> bool:

@@ -36,11 +36,13 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One message: always a list of blocks, never an empty one. ``index`` is the client's."""
+    """One message: always a list of blocks, never an empty one. ``index`` is the client's.
+    ``hides_thinking``: its reasoning was cleared and may not be put back."""
 
     role: Role
     blocks: tuple[wire.ContentBlock, ...]
     index: int
+    hides_thinking: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from ratoon.chat.convert import Converter, Entry
 from ratoon.chat.edits import Applied, apply_edits
 from ratoon.chat.formats import hermes
 from ratoon.chat.formats.call import Dialect, Tools
-from ratoon.chat.formats.table import detect
 from ratoon.chat.late import SEPARATOR, LateForm, find_late_form
+from ratoon.chat.native import settle
 from ratoon.chat.normalise import Conversation, Rules, normalise
 from ratoon.chat.outline import Outline, outline
 from ratoon.chat.replay import Context, Replayer, Splice, origin_of, put_back
@@ -76,8 +76,7 @@ class Renderer:
         dialect: Dialect | None = None,
         memory: ReplyMemory | None = None,
     ) -> None:
-        self._template = template
-        self._dialect = _understood(dialect or detect(template.source), template)
+        self._template, self._dialect = settle(template, dialect)
         self._rules = rules
         self._memory = memory
         self._markup = Markup(vocab, template.source)
@@ -99,7 +98,7 @@ class Renderer:
         conversation = normalise(request, self._rules, hoist=hoist)
         _check(request, conversation)
         conversation, applied = self._edited(request, conversation)
-        draft, (text, is_continued) = self._drafted(request, conversation, thinks)
+        draft, text, is_continued = self._drafted(request, conversation, thinks)
         guard = draft.guard
         splices = Splices(guard.splice, [splice.reply.tokens for splice in draft.splices()])
         cuts = draft.cuts(text)
@@ -139,18 +138,18 @@ class Renderer:
 
     def _drafted(
         self, request: wire.CountTokensRequest, conversation: Conversation, thinks: bool
-    ) -> tuple[_Draft, tuple[str, bool]]:
+    ) -> tuple[_Draft, str, bool]:
         """A draft and its text; without replies put back where the template refuses them."""
         draft = self._draft(request, conversation, thinks, self._memory)
         try:
-            return draft, draft.text()
+            return draft, *draft.text()
         except InvalidRequest:
             if not draft.splices():
                 raise
         draft.replayer.refuse()
         plain = self._draft(request, conversation, thinks, None)
         plain = replace(plain, replayer=draft.replayer)
-        return plain, plain.text()
+        return plain, *plain.text()
 
     def _draft(
         self,
@@ -168,8 +167,10 @@ class Renderer:
             definitions = [guard.value(tools.definition(tool)) for tool in toolbox.head]
             context = Context(guard)
             context.add([system, definitions])
-            replayer = Replayer(memory, toolbox, thinks)
-            converter = Converter(self._template, guard, self._late_form, context, replayer)
+            replayer = Replayer(memory, toolbox)
+            converter = Converter(
+                self._template, guard, self._dialect, self._late_form, context, replayer
+            )
             draft = _Draft(
                 self._template,
                 guard,
@@ -311,12 +312,8 @@ class _Draft:
         return put_back(text, self.splices(part.n_entries), self.guard)
 
 
-def _understood(dialect: Dialect, template: ChatTemplate) -> Dialect:
-    """The dialect; also the one that the prompt teaches where the template takes no tools."""
-    return dialect if template.takes_tools else dialect.also(hermes.DIALECT)
-
-
 def _check(request: wire.CountTokensRequest, conversation: Conversation) -> None:
+    tools.check_choice(request)
     if not request.messages:
         raise InvalidRequest("messages: at least one message is required")
     check_blocks(request)

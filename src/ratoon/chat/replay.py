@@ -31,7 +31,9 @@ from ratoon.reuse.replies import (
     Thought,
 )
 
-_TAIL = 64  # characters that tell where a header begins
+# Characters in front of a header that tell where it begins. Where not all are found, fewer will
+# do: what stands before a short turn may look otherwise when more has followed.
+_TAILS = (24, 12, 6)
 _MAX_HEADER = 512
 
 
@@ -47,11 +49,13 @@ class Context:
     """A running digest of what a prompt says, in whatever words the guard puts it."""
 
     def __init__(self, guard: Guard) -> None:
-        self._sentinel = guard.sentinel
+        self._guard = guard
         self._digest = hashlib.blake2b(digest_size=16)
 
     def add(self, value: object) -> None:
-        text = json.dumps(value, ensure_ascii=False).replace(self._sentinel, "")
+        text = json.dumps(value, ensure_ascii=False).replace(self._guard.sentinel, "")
+        # JSON text holds no control character, so this one is told from all that a client says.
+        text = text.replace(self._guard.late_mark, "\1")
         self._digest.update(text.encode() + b"\0")
 
     def add_tokens(self, tokens: array[int]) -> None:
@@ -65,11 +69,10 @@ class Context:
 class Replayer:
     """Finds the replies that one request echoes. ``outcomes`` counts what became of each echo."""
 
-    def __init__(self, memory: ReplyMemory | None, toolbox: Toolbox, thinks: bool) -> None:
+    def __init__(self, memory: ReplyMemory | None, toolbox: Toolbox) -> None:
         self.outcomes: Counter[str] = Counter()
         self.toolbox = toolbox
         self._memory = memory
-        self._thinks = thinks
 
     def find(self, turn: Turn, context: bytes, *, has_place: bool) -> Reply | None:
         """The reply that the turn echoes, if it was sampled in this context and still means the
@@ -91,17 +94,13 @@ class Replayer:
         outcome, reply = memory.find(blocks, context)
         if reply is not None and not means_same(reply.blocks, blocks, self.toolbox.known_schemas):
             return Outcome.DIFFERENT, None
-        if reply is not None and not self._thinks and _reasons(reply):
-            return Outcome.REFUSED, None  # reasoning in a history asks for more of it
+        if reply is not None and turn.hides_thinking and reply.has_reasoning:
+            return Outcome.REFUSED, None
         return outcome, reply
 
     def refuse(self) -> None:
         """The template refused the whole conversation with its replies put back."""
         self.outcomes[Outcome.REFUSED] += self.outcomes.pop(Outcome.REPLAYED, 0)
-
-
-def _reasons(reply: Reply) -> bool:
-    return any(isinstance(block, Thought) for block in reply.blocks)
 
 
 def _echoed(blocks: Sequence[wire.ContentBlock]) -> list[EchoedBlock] | None:
@@ -124,11 +123,11 @@ def origin_of(text: str, n_closed: int, context: bytes, guard: Guard) -> Origin 
     """Where the reply to this prompt will be sampled. The template's header for it begins at
     offset ``n_closed``; None where that can't be just a header."""
     header = text[n_closed:]
-    if len(header) > _MAX_HEADER or guard.sentinel in header or guard.splice in header:
-        return None
     since_reply = text[:n_closed].rpartition(guard.splice)[2]
-    tail = since_reply.replace(guard.sentinel, "")[-_TAIL:]
-    return Origin(context, tail, header)
+    tail = since_reply.replace(guard.sentinel, "")[-_TAILS[0] :]
+    is_ours = guard.sentinel not in header and guard.splice not in header
+    is_header = is_ours and len(header) <= _MAX_HEADER
+    return Origin(context, tail, header) if tail and is_header else None
 
 
 def put_back(text: str, splices: Sequence[Splice], guard: Guard) -> str:
@@ -152,10 +151,10 @@ def put_back(text: str, splices: Sequence[Splice], guard: Guard) -> str:
 
 def _without_header(piece: str, tail: str, guard: Guard) -> str:
     """The piece up to where the template began to write the assistant's header."""
-    end = piece[-_TAIL - _MAX_HEADER :]
+    end = piece[-_TAILS[0] - _MAX_HEADER :]
     clean = end.replace(guard.sentinel, "")
-    at = clean.rfind(tail)
-    header = clean[at + len(tail) :]
-    if at < 0 or not end.endswith(header):
-        raise InvalidRequest("the model's chat template shows a reply in an unknown place")
-    return piece[: len(piece) - len(header)]
+    for n in _TAILS:
+        _, found, header = clean.rpartition(tail[-n:])
+        if found and end.endswith(header):
+            return piece[: len(piece) - len(header)]
+    raise InvalidRequest("the model's chat template shows a reply in an unknown place")

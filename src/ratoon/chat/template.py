@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from copy import copy
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -52,8 +53,20 @@ def _raise(message: str) -> NoReturn:
     raise TemplateError(message)
 
 
-def _environment(now: Callable[[], datetime]) -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
+class _Given(list[Any]):
+    """A list that is not the template's own."""
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Some templates queue up ids of calls: a list of their own may grow and shrink."""
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        is_own = type(obj) is list and attr in ("append", "pop")
+        return is_own or super().is_safe_attribute(obj, attr, value)
+
+
+def _environment(now: Callable[[], datetime]) -> _Sandbox:
+    environment = _Sandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
     )
     environment.filters["tojson"] = _to_json
@@ -75,6 +88,8 @@ class ChatTemplate:
     ``takes_stubs``             a ``stub_call`` can stand for something else
     ``renders_tool_calls``      an assistant's tool calls are rendered
     ``takes_parallel_calls``    several calls in one assistant message are rendered
+    ``keeps_text_of_calls``     the text beside a call is rendered, and stays when more follows
+    ``shown_call``              the reply that calls ``PROBE_NAME`` with ``PROBE_ARGUMENTS``
     ``wants_string_arguments``  arguments must be JSON text, not an object
     ``wants_alternation``       two user messages in a row are refused
     ``renders_head_alone``      a system message without any user message is rendered
@@ -113,8 +128,8 @@ class ChatTemplate:
             messages = [_with_parts(message) for message in messages]
         try:
             return self._template.render(
-                messages=messages,
-                tools=tools,
+                messages=_Given(messages),
+                tools=None if tools is None else _Given(tools),
                 add_generation_prompt=add_generation_prompt,
                 enable_thinking=thinks,
                 thinking=thinks,
@@ -124,6 +139,12 @@ class ChatTemplate:
             raise InvalidRequest(
                 f"the model's chat template refused the conversation: {error}"
             ) from error
+
+    def without_tools(self) -> ChatTemplate:
+        """The same template, where tools and calls are said in words instead."""
+        plain = copy(self)
+        plain.takes_tools = plain.renders_tool_calls = plain.takes_parallel_calls = False
+        return plain
 
     def opening(self, *, thinks: bool) -> tuple[str, str]:
         """A user message, and what the template writes behind it for the reply to follow."""
@@ -175,16 +196,22 @@ class ChatTemplate:
         shown = self._attempt([_system("alpha"), _user("beta")], tools)
         if shown is None:
             shown = self._attempt([_user("beta")], tools)
-        self.takes_tools = shown is not None and _PROBE_NAME in shown
+        self.takes_tools = shown is not None and PROBE_NAME in shown
         self.wants_string_arguments = False
-        self.renders_tool_calls = self._shows_call({"zeta": "eta"}, '{"zeta"', "<", "zeta")
+        self.renders_tool_calls = self._shows_call(PROBE_ARGUMENTS, '{"zeta"', "<", "zeta")
         if not self.renders_tool_calls:
             self.renders_tool_calls = self._shows_call('{"zeta": "eta"}', '{"zeta": "eta"}')
             self.wants_string_arguments = self.renders_tool_calls
         self.takes_parallel_calls = self.renders_tool_calls and self._shows(
             [_user("alpha"), self._caller("theta", "iota")], "theta", "iota", tools=tools
         )
-        caller = self._caller(_PROBE_NAME) if self.renders_tool_calls else _assistant("beta")
+        self.shown_call = self._call_text() if self.renders_tool_calls else ""
+        caller = self._caller(PROBE_NAME) if self.renders_tool_calls else _assistant("beta")
+        self.keeps_text_of_calls = self._shows(
+            [_user("alpha"), {**caller, "content": "xi"}, _RESULT, _assistant("nu")],
+            *("alpha", "xi", "kappa", "nu"),
+            tools=tools,
+        )
         round_trip = [_user("alpha"), caller, _RESULT]
         self.takes_tool_role = self._shows(round_trip, "alpha", "kappa", tools=tools)
         self.takes_user_after_tool = self.takes_tool_role and self._shows(
@@ -200,7 +227,7 @@ class ChatTemplate:
 
     def _probe_stub(self) -> str | None:
         mark = "sigma"
-        stub = self.stub_call(_PROBE_IDS[0], _PROBE_NAME, mark)
+        stub = self.stub_call(_PROBE_IDS[0], PROBE_NAME, mark)
         shown = [
             self._attempt([_user("alpha"), speaker], [_PROBE_TOOL])
             for speaker in (stub, _assistant(mark))
@@ -224,8 +251,17 @@ class ChatTemplate:
         return "kappa" in end and behind_call.endswith(end)
 
     def _caller(self, *names: str) -> Message:
-        arguments: Any = '{"zeta": "eta"}' if self.wants_string_arguments else {"zeta": "eta"}
+        arguments: Any = PROBE_ARGUMENTS
+        if self.wants_string_arguments:
+            arguments = json.dumps(arguments)
         return _call_message([(name, arguments) for name in names])
+
+    def _call_text(self) -> str:
+        """What stands behind the header of a reply, in a conversation that ends with a call."""
+        opening, tools = [_user("alpha")], [_PROBE_TOOL]
+        text = self.render([*opening, self._caller(PROBE_NAME)], tools, False)
+        header = self.render(opening, tools, True)
+        return text.removeprefix(header) if text.startswith(header) else text.rpartition("alpha")[2]
 
     def _shows_call(self, arguments: Any, *forms: str) -> bool:
         """Whether a call appears with its arguments in one of the given forms.
@@ -233,12 +269,18 @@ class ChatTemplate:
         A template that prints an object without ``tojson`` shows Python's notation, which none
         of the forms matches; one that quotes JSON text again escapes it.
         """
-        conversation = [_user("alpha"), _call_message([(_PROBE_NAME, arguments)])]
+        conversation = [_user("alpha"), _call_message([(PROBE_NAME, arguments)])]
         text = self._attempt(conversation, [_PROBE_TOOL])
-        if text is None or "{'zeta'" in text:
+        if text is None:
             return False
         call = text[text.rfind("alpha") :]
-        return _PROBE_NAME in call and "eta" in call and any(form in call for form in forms)
+        is_python = "{'zeta'" in call
+        return (
+            not is_python
+            and PROBE_NAME in call
+            and "eta" in call
+            and any(form in call for form in forms)
+        )
 
     def _gives_authority(self, messages: list[Message], words: Sequence[str]) -> bool:
         """Whether the conversation is shown in order, and not as if its systems were users."""
@@ -269,11 +311,12 @@ class ChatTemplate:
             return None
 
 
-_PROBE_NAME = "epsilon"
+PROBE_NAME = "epsilon"
+PROBE_ARGUMENTS = {"zeta": "eta"}
 _PROBE_TOOL = {
     "type": "function",
     "function": {
-        "name": _PROBE_NAME,
+        "name": PROBE_NAME,
         "description": "probe",
         "parameters": {
             "type": "object",
@@ -287,7 +330,7 @@ _PROBE_IDS = ("call00001", "call00002")
 _RESULT: Message = {
     "role": "tool",
     "content": "kappa",
-    "name": _PROBE_NAME,
+    "name": PROBE_NAME,
     "tool_call_id": _PROBE_IDS[0],
 }
 

@@ -9,6 +9,7 @@ from typing import Any
 from ratoon import wire
 from ratoon.chat.formats import hermes
 from ratoon.chat.toolbox import NO_PARAMETERS
+from ratoon.errors import InvalidRequest
 
 _SECTION = """# Tools
 
@@ -28,6 +29,19 @@ _LOADED = """These functions can be called from here on. Each line is the JSON d
 <tools>
 {definitions}
 </tools>"""
+
+
+def check_choice(request: wire.CountTokensRequest) -> None:
+    """Raises InvalidRequest where ``tool_choice`` asks for a call that can't be."""
+    choice = request.tool_choice
+    if choice is None or choice.type not in ("any", "tool"):
+        return
+    if not request.tools:
+        raise InvalidRequest("tool_choice may only be specified while providing tools")
+    if choice.type == "tool" and choice.name is None:
+        raise InvalidRequest("tool_choice.name: Field required")
+    if choice.type == "tool" and all(tool.name != choice.name for tool in request.tools):
+        raise InvalidRequest(f"tool_choice.name: Tool '{choice.name}' not found in provided tools")
 
 
 def definition(tool: wire.Tool) -> dict[str, Any]:
@@ -62,12 +76,6 @@ def loaded(definitions: Sequence[dict[str, Any]], names: Sequence[str]) -> str:
 
 def removed(name: str) -> str:
     return f"Tool no longer available: {name}"
-
-
-def call_text(name: str, arguments: dict[str, Any]) -> str:
-    """A call in an assistant's message, for a template that has no place for calls."""
-    body = to_json({"name": name, "arguments": arguments})
-    return f"{hermes.START}\n{body}\n{hermes.END}"
 
 
 def result_text(result: str) -> str:

@@ -20,6 +20,9 @@ class Vocab(Protocol):
     """A model's tokenizer."""
 
     @property
+    def n_tokens(self) -> int: ...
+
+    @property
     def bos_id(self) -> int | None: ...
 
     @property
@@ -33,6 +36,10 @@ class Vocab(Protocol):
     @property
     def specials(self) -> Mapping[str, Special]:
         """Text of each control or user-defined token."""
+        ...
+
+    def is_end(self, token: int) -> bool:
+        """Whether ``token`` ends the model's turn; there may be several that do."""
         ...
 
     def tokenize(self, text: str) -> list[int]:

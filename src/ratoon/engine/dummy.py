@@ -31,6 +31,9 @@ class ByteVocab:
         mark: Special(id=256 + i, is_control=True) for i, mark in enumerate(_MARKS)
     }
 
+    def is_end(self, token: int) -> bool:
+        return token == self.eos_id
+
     def tokenize(self, text: str) -> list[int]:
         return list(text.encode("utf-8", "surrogatepass"))
 
@@ -59,7 +62,7 @@ class DummyModel:
         self._held: dict[SeqId, list[int]] = {}
 
     def is_end(self, token: int) -> bool:
-        return token == self.vocab.eos_id
+        return self.vocab.is_end(token)
 
     def forward(self, chunks: Sequence[Chunk]) -> list[Logits | None]:
         time.sleep(self._row_s * sum(len(chunk.tokens) for chunk in chunks))

@@ -16,7 +16,7 @@ from ratoon.engine.journal import Journal
 from ratoon.engine.model import BadState, Logits, Model, NoRoom
 from ratoon.engine.request import Request
 from ratoon.engine.sampler import Sampler
-from ratoon.engine.scheduler import Emission, Scheduler, SchedulerConfig, StepPlan
+from ratoon.engine.scheduler import Emission, Run, Scheduler, SchedulerConfig, StepPlan
 from ratoon.errors import ConfigError, InternalError, ModelError, Overloaded, PromptTooLong
 
 log = logging.getLogger("ratoon.engine")
@@ -263,12 +263,29 @@ class Engine:
             log.error("%s", error)
             self._retry_plan(plan, error)
             return
-        self._publish(plan, [self._sample(plan, i, row) for i, row in enumerate(logits)])
+        failed: list[tuple[Run, ModelError]] = []
+        sampled = [
+            self._sample(part.run, row, failed)
+            for part, row in zip(plan.parts, logits, strict=True)
+        ]
+        self._publish(plan, sampled)
+        for run, sample_error in failed:
+            with self._lock:
+                emissions = self.scheduler.fail([run], sample_error, self._clock())
+            self._emit(emissions)
 
-    def _sample(self, plan: StepPlan, i: int, logits: Logits | None) -> int | None:
+    def _sample(
+        self, run: Run, logits: Logits | None, failed: list[tuple[Run, ModelError]]
+    ) -> int | None:
+        """The next token. A request whose guide lets none come is added to ``failed``."""
         if logits is None:
             return None
-        return self._samplers[plan.parts[i].run.request.id].sample(logits)
+        try:
+            return self._samplers[run.request.id].sample(logits)
+        except ModelError as error:
+            log.error("%s: %s", run.request.id, error)
+            failed.append((run, error))
+            return None
 
     def _publish(self, plan: StepPlan, sampled: list[int | None]) -> None:
         ends = [token is not None and self.model.is_end(token) for token in sampled]

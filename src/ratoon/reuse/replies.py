@@ -76,6 +76,10 @@ class Reply:
     path: bytes
 
     @property
+    def has_reasoning(self) -> bool:
+        return any(isinstance(block, Thought) for block in self.blocks)
+
+    @property
     def n_bytes(self) -> int:
         """About what it takes in memory."""
         return _OVERHEAD_BYTES + sys.getsizeof(self.tokens) + sum(map(_size, self.blocks))
@@ -104,6 +108,7 @@ class ReplyMemory:
         self._n_places: Counter[bytes] = Counter()  # by name: in how many contexts it was said
         self._by_path: dict[bytes, set[_Place]] = {}
         self._n_bytes = 0
+        self._keeps_reasoning = True
 
     @property
     def n_bytes(self) -> int:
@@ -112,12 +117,23 @@ class ReplyMemory:
     def __len__(self) -> int:
         return len(self._replies)
 
+    def keep_reasoning(self, keeps: bool) -> None:
+        """Whether replies with reasoning are kept. Where none may reason any more, those there are
+        go: reasoning in a history asks for more of it."""
+        with self._lock:
+            self._keeps_reasoning = keeps
+            for place, reply in list(self._replies.items()):
+                if not keeps and reply.has_reasoning:
+                    self._drop(place)
+
     def remember(self, reply: Reply) -> None:
         """Keep a reply; it takes the place of an older one that no echo could tell from it."""
         name = name_of(reply.blocks)
         place = (name, reply.origin.context)
         with self._lock:
             self._drop(place)
+            if reply.has_reasoning and not self._keeps_reasoning:
+                return
             self._replies[place] = reply
             self._n_places[name] += 1
             self._by_path.setdefault(reply.path, set()).add(place)

@@ -74,7 +74,7 @@ def test_a_reply_cut_off_in_a_call(reason: FinishReason) -> None:
     said = CALL[: CALL.index('a"}') + 1]
     kept = remembered(said, reason)
     assert kept is not None
-    raw = '{"path":"a'
+    raw = '{"path": "a'
     assert kept.blocks == (SentCall("toolu_1", "read", raw, {"path": "a"}),)
     assert kept.tokens.tolist() == list(map(ord, said))
     for value in ({"__unparsedToolInput": {"raw": raw, "len": len(raw)}}, {"path": "a"}):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.unit.chat.fakes import CHATML, CHATML_TOOLS, ByteVocab
+from pathlib import Path
+
+from tests.unit.chat.fakes import CHATML, CHATML_TOOLS, STRICT, ByteVocab
 
 LLAMA3 = (
     "{{ bos_token }}{% if tools %}{{ tools | tojson }}{% endif %}{% for message in messages %}"
@@ -23,7 +25,7 @@ MISTRAL = (
     "{% elif message.role == 'tool' %}{% if not state.called %}"
     "{{ raise_exception('a result without a call') }}{% endif %}"
     "{{ '[RESULT]' + message.content + '[/RESULT]' }}"
-    "{% elif message.tool_calls %}{% set state.called = true %}{{ '[CALLS][' }}"
+    "{% elif message.tool_calls %}{% set state.called = true %}{{ '[TOOL_CALLS][' }}"
     "{% for call in message.tool_calls %}"
     "{{ (call.function | tojson)[:-1] + ', \"id\": \"' + call.id + '\"}' }}"
     "{{ ', ' if not loop.last }}{% endfor %}{{ ']</s>' }}"
@@ -61,6 +63,8 @@ TEMPLATES = {
     "think": _THINK,
     "think_open": THINK_OPEN,
     "think_off": THINK_OFF,
+    "think_switch": (Path(__file__).parents[2] / "templates" / "chatml_think.jinja").read_text(),
+    "strict": STRICT,
 }
 CONTROLS = (
     "<|start_header_id|>",
@@ -69,7 +73,7 @@ CONTROLS = (
     "[INST]",
     "[/INST]",
     "[TOOLS]",
-    "[CALLS]",
+    "[TOOL_CALLS]",
     "[RESULT]",
     "[/RESULT]",
     "[SYSTEM]",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ratoon import wire
+from ratoon.chat.deltas import Delta, TextDelta, ThinkingDelta, ToolInput
 from ratoon.chat.normalise import Rules
 from ratoon.chat.render import Prompt, Renderer
 from ratoon.chat.template import ChatTemplate
@@ -53,6 +54,10 @@ class ByteVocab:
         self.n_calls = 0
 
     @property
+    def n_tokens(self) -> int:
+        return 256 + len(self._specials)
+
+    @property
     def bos_id(self) -> int | None:
         return 256
 
@@ -67,6 +72,9 @@ class ByteVocab:
     @property
     def specials(self) -> Mapping[str, Special]:
         return self._specials
+
+    def is_end(self, token: int) -> bool:
+        return token == self.eos_id
 
     def tokenize(self, text: str) -> list[int]:
         self.n_calls += 1
@@ -117,6 +125,22 @@ def tool(name: str, **fields: Any) -> dict[str, Any]:
 
 def shown(prompt: Prompt) -> str:
     return ByteVocab().text(prompt.tokens)
+
+
+def joined(deltas: Iterable[Delta]) -> list[Delta]:
+    """The deltas, neighbours of one kind joined."""
+    found: list[Delta] = []
+    for delta in deltas:
+        match found[-1:], delta:
+            case [TextDelta(before)], TextDelta(text):
+                found[-1] = TextDelta(before + text)
+            case [ThinkingDelta(before)], ThinkingDelta(text):
+                found[-1] = ThinkingDelta(before + text)
+            case [ToolInput(before)], ToolInput(text):
+                found[-1] = ToolInput(before + text)
+            case _:
+                found.append(delta)
+    return found
 
 
 def smollm2_path() -> Path:

@@ -5,16 +5,26 @@ from __future__ import annotations
 import json
 from itertools import count
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ratoon.chat.formats.schema import typed
+from ratoon.chat.formats.source import Source
 from ratoon.chat.formats.table import DIALECTS, detect
-from ratoon.chat.parser import Delta, ReplyParser, TextDelta, ToolEnd, ToolInput, ToolStart
+from ratoon.chat.parser import (
+    Delta,
+    ReplyParser,
+    TextDelta,
+    ThinkingDelta,
+    ToolEnd,
+    ToolInput,
+    ToolStart,
+)
 from ratoon.config import ToolDialect
+from tests.unit.chat.fakes import joined
 
 GOLDEN = Path(__file__).parent / "golden" / "dialects"
 MARK = "\n=====\n"
@@ -30,24 +40,21 @@ SCHEMAS = {
     },
     "stop": {"type": "object", "properties": {}},
 }
+MARKS = [
+    *("<parameter=path>", "</parameter>", "<function=read>", "</function>"),
+    *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    *("[ARGS]", "[CALL_ID]", '<|"|>', "call:read{", "```", "\\u00e4", "\\ud83d", "\\ude00"),
+]
 TRANSCRIPTS = sorted(GOLDEN.glob("*.txt"))
 
 each_dialect = pytest.mark.parametrize("dialect", DIALECTS)
 
 
 def parse(dialect: str, *pieces: bytes) -> list[Delta]:
-    """The deltas, neighbouring texts joined."""
+    """The deltas, neighbours of one kind joined."""
     ids = count(1)
     parser = ReplyParser((), True, lambda: f"t{next(ids)}", DIALECTS[dialect], SCHEMAS)
-    deltas = [delta for piece in pieces for delta in parser.feed(piece)] + parser.finish()
-    joined: list[Delta] = []
-    for delta in deltas:
-        match joined[-1:], delta:
-            case [TextDelta(before)], TextDelta(text):
-                joined[-1] = TextDelta(before + text)
-            case _:
-                joined.append(delta)
-    return joined
+    return joined([delta for piece in pieces for delta in parser.feed(piece)] + parser.finish())
 
 
 def shown(deltas: list[Delta]) -> str:
@@ -57,6 +64,8 @@ def shown(deltas: list[Delta]) -> str:
         match delta:
             case TextDelta(text):
                 lines.append(f"text {json.dumps(text, ensure_ascii=False)}")
+            case ThinkingDelta(text):
+                lines.append(f"thinking {json.dumps(text, ensure_ascii=False)}")
             case ToolStart(_, name):
                 lines.append(f"call {name}")
             case ToolInput(partial):
@@ -106,7 +115,7 @@ def test_a_reply_cut_anywhere_keeps_its_first_call_or_its_text(dialect: str) -> 
         deltas = parse(dialect, reply[:end].encode())
         found = [delta.name for delta in deltas if isinstance(delta, ToolStart)]
         assert found == names[: len(found)]
-        if not found:
+        if not found and not DIALECTS[dialect].is_frame:
             assert "".join(d.text for d in deltas if isinstance(d, TextDelta)) == reply[:end]
 
 
@@ -115,9 +124,7 @@ def replies(draw: st.DrawFn, dialect: str) -> str:
     """The dialect's replies, cut up and mixed with what else may come."""
     own = replies_of(dialect)
     marks = [text for form in DIALECTS[dialect].forms for text in (form.start, form.end)]
-    marks += [
-        text for form in DIALECTS[dialect].forms for pair in form.quotes.items() for text in pair
-    ]
+    marks += MARKS
     noise = ["é", "\\", '"', "{", "}", "[", "]", " ", "\n", "text", "read", "<", "1", ",", ":", ";"]
     pieces: list[str] = []
     for _ in range(draw(st.integers(0, 6))):
@@ -150,10 +157,11 @@ def test_text_is_never_lost(dialect: str, data: st.DataObject) -> None:
     reply = data.draw(replies(dialect))
     deltas = parse(dialect, reply.encode())
     texts = [delta.text for delta in deltas if isinstance(delta, TextDelta)]
-    if len(texts) == len(deltas):
+    if len(texts) == len(deltas) and not DIALECTS[dialect].is_frame:
         assert "".join(texts) == reply
     at = 0
-    for text in texts:
+    is_frame = DIALECTS[dialect].is_frame  # markup between two texts, or a paragraph, joins them
+    for text in "".join("".join(texts).split()) if is_frame else texts:
         at = reply.index(text, at) + len(text)
     n_starts = sum(isinstance(delta, ToolStart) for delta in deltas)
     assert n_starts == sum(isinstance(delta, ToolEnd) for delta in deltas)
@@ -176,6 +184,71 @@ def test_text_around_calls_is_kept(dialect: str, before: str, after: str) -> Non
     assert kept.endswith("".join(after.split()))
 
 
+def test_a_frame_is_read_where_no_tools_are() -> None:
+    """A call that nobody asked for is text, and so is its markup."""
+    parser = ReplyParser((), False, str, DIALECTS["gpt_oss"])
+    reply = "<|channel|>analysis<|message|>A<|end|><|start|>assistant<|channel|>final<|message|>B"
+    assert joined(parser.feed(reply.encode()) + parser.finish()) == [
+        ThinkingDelta("A"),
+        TextDelta("B"),
+    ]
+    parser = ReplyParser((), False, str, DIALECTS["gpt_oss"])
+    reply = "<|channel|>commentary to=functions.read<|message|>{}<|call|>"
+    assert "".join(shown(joined(parser.feed(reply.encode()) + parser.finish()))) == (
+        'text "<|channel|>commentary to=functions.read<|message|>{}"'
+    )
+
+
+@each_dialect
+def test_arguments_come_as_they_are_written(dialect: str) -> None:
+    """Before the end of the first string every character of it but a few is out."""
+    reply = replies_of(dialect)[0]
+    value = next(v for v in ("ä ", "a") if v in reply)
+    head, tail = reply.split(value, 1)
+    parser = ReplyParser((), True, str, DIALECTS[dialect], SCHEMAS)
+    deltas = joined(parser.feed((head + value + "x" * 1000).encode()))
+    assert any(isinstance(delta, ToolStart) and delta.name == "read" for delta in deltas)
+    assert isinstance(deltas[-1], ToolInput)
+    assert deltas[-1].partial_json.count("x") >= 980
+
+
+LONG_REPLIES = [
+    *((name, replies_of(name)[0].replace("ä ", "ä LONG")) for name in DIALECTS),
+    ("hermes", '<tool_call>{"arguments": {"a": "LONG"}, "name": "read"}</tool_call>'),
+    ("hermes", '<tool_call>{"id": "LONG", "name": "read"}</tool_call>'),
+    ("hermes", '<tool_call>{"LONG": 1'),
+    ("qwen_xml", "<function=read><parameter=tags>LONG</parameter></function>"),
+    ("qwen_xml", "<function=LONG></function>"),
+    ("glm", "<tool_call>read<arg_key>x</arg_key><arg_value>LONG</arg_value></tool_call>"),
+    ("gpt_oss", "<|channel|>analysis<|message|>LONG<|end|>"),
+    ("gpt_oss", "to=LONG"),
+]
+
+
+@pytest.mark.parametrize(("dialect", "reply"), LONG_REPLIES)
+def test_the_work_grows_with_the_length(
+    dialect: str, reply: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted: the characters that a reading has before it at each piece."""
+    plain = Source.feed
+    n_read = 0
+
+    def feed(source: Source, text: str) -> None:
+        nonlocal n_read
+        plain(source, text)
+        n_read += len(source.text)
+
+    monkeypatch.setattr(Source, "feed", feed)
+    work = []
+    for size in (5_000, 10_000):
+        n_read = 0
+        data = reply.replace("LONG", "a< n" * size).encode()
+        parse(dialect, *(data[n : n + 3] for n in range(0, len(data), 3)))
+        work.append(n_read)
+    assert work[1] < 2.2 * work[0]
+    assert "LONG" in reply
+
+
 @pytest.mark.parametrize(
     ("source", "name"),
     [
@@ -190,6 +263,7 @@ def test_text_around_calls_is_kept(dialect: str, before: str, after: str) -> Non
         ("<|system|><|tool|>{{ tools }}<|/tool|>", "phi"),
         ("<|tool_list_start|>", "lfm2"),
         ("<start_of_turn>model", "gemma"),
+        ("<|start|>assistant<|channel|>final<|message|>", "gpt_oss"),
         ("<|tool_call>call:f{}<tool_call|>", "gemma"),
         ("nothing known", "hermes"),
     ],
@@ -211,6 +285,10 @@ def test_a_template_tells_its_dialect(source: str, name: str) -> None:
         ("yes", {"type": "boolean"}, "yes"),
         ("1.5", {"type": "number"}, 1.5),
         ("[1", {"type": "array"}, "[1"),
+        ("['x', {'y': None}]", {"type": "array"}, ["x", {"y": None}]),
+        ("['x']", {"type": "string"}, "['x']"),
+        ("['x', {1, 2}]", {"type": "array"}, "['x', {1, 2}]"),
+        ("{'a': 1e999}", {"type": "object"}, "{'a': 1e999}"),
         ("2", {"enum": ["1", "2"]}, "2"),
         ("2", {"enum": [1, 2]}, 2),
         ("2", {"const": "2"}, "2"),
@@ -239,7 +317,32 @@ def test_every_dialect_can_be_set() -> None:
 
 
 def test_forms_of_two_dialects_together() -> None:
-    both = DIALECTS["glm"].also(DIALECTS["hermes"])
-    assert [form.parse for form in both.forms] == [DIALECTS["hermes"].forms[0].parse]
-    both = DIALECTS["deepseek"].also(DIALECTS["hermes"])
-    assert len(both.forms) == 2
+    hermes = DIALECTS["hermes"]
+    both = DIALECTS["glm"].also(hermes)
+    assert [form.read for form in both.forms] == [form.read for form in hermes.forms]
+    assert both.show is hermes.show
+    both = DIALECTS["deepseek"].also(hermes)
+    assert len(both.forms) == 1 + len(hermes.forms)
+
+
+NAMES = st.text("abcxyz_", min_size=1, max_size=8)
+NUMBERS = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+SCALARS = st.none() | st.booleans() | NUMBERS | st.text(max_size=9)
+VALUES = SCALARS | st.lists(SCALARS, max_size=2) | st.dictionaries(NAMES, SCALARS, max_size=2)
+ARGUMENTS = st.dictionaries(NAMES, VALUES, max_size=2)
+CALLS = st.lists(st.tuples(NAMES, ARGUMENTS), min_size=1, max_size=2)
+
+
+@pytest.mark.parametrize("dialect", [name for name in DIALECTS if DIALECTS[name].show])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(calls=CALLS)
+def test_calls_that_are_shown_are_read(dialect: str, calls: list[tuple[str, Any]]) -> None:
+    show = DIALECTS[dialect].show
+    assert show is not None
+    found: list[tuple[str, Any]] = []
+    for delta in parse(dialect, show(calls).encode()):
+        if isinstance(delta, ToolStart):
+            found.append((delta.name, None))
+        elif isinstance(delta, ToolInput):
+            found[-1] = (found[-1][0], json.loads(delta.partial_json))
+    assert found == calls

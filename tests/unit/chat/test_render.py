@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +187,7 @@ def test_tool_choice_none_keeps_the_prompt() -> None:
 def test_a_reply_is_read_in_the_dialect_of_the_template() -> None:
     tools = [tool("read"), tool("later", defer_loading=True)]
     prompt = renderer(CHATML_TOOLS).render(request(("user", "x"), tools=tools))
-    assert prompt.dialect is DIALECTS["hermes"]
+    assert prompt.dialect == DIALECTS["hermes"]
     assert list(prompt.schemas) == ["read"]
 
 
@@ -196,7 +197,32 @@ def test_the_form_that_the_prompt_teaches_is_understood_too() -> None:
         source = CHATML + "{# <|tool_calls_section_begin|> #}"
         given = Renderer(template(source), ByteVocab(), Rules(), chosen)
         forms = given.render(request(("user", "x"), tools=[tool("read")])).dialect.forms
-        assert forms == DIALECTS["kimi"].forms + taught
+        assert forms == taught + DIALECTS["kimi"].forms
+
+
+def test_the_form_that_the_template_shows_comes_first() -> None:
+    source = CHATML_TOOLS + "{# <tool_call> #}"
+    given = Renderer(template(source), ByteVocab(), Rules(), DIALECTS["granite"])
+    forms = given.render(request(("user", "x"), tools=[tool("read")])).dialect.forms
+    assert [form.start for form in forms] == ["<tool_call>", "<|tool_call|>"]
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ({"type": "tool", "name": "x"}, "tool_choice.name: Tool 'x' not found in provided tools"),
+        ({"type": "tool"}, "tool_choice.name: Field required"),
+    ],
+)
+def test_a_choice_that_can_not_be_is_refused(choice: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=re.escape(message)):
+        renderer().render(request(("user", "x"), tools=[tool("read")], tool_choice=choice))
+
+
+@pytest.mark.parametrize("kind", ["any", "tool"])
+def test_a_forced_call_needs_tools(kind: str) -> None:
+    with pytest.raises(InvalidRequest, match="may only be specified while providing tools"):
+        renderer().render(request(("user", "x"), tool_choice={"type": kind, "name": "x"}))
 
 
 def test_final_assistant_text_is_continued() -> None:
@@ -221,13 +247,14 @@ def test_error_is_marked_once() -> None:
 
 
 def test_result_follows_the_form_of_its_call() -> None:
-    """A template that takes one call at a time gets parallel ones, and early results, as text."""
+    """A template that takes one call at a time gets each with its result; early ones are text."""
     single = CHATML_TOOLS.replace(
         "for call in message.tool_calls or []", "for call in (message.tool_calls or [])[:1]"
     ).replace("'\\n<tool_response>", "'\\n<native>")
     prompt = render_text(*ROUND, source=single, tools=[tool("read")])
-    assert "b.py" in prompt
-    assert "<native>" not in prompt
+    first, second = prompt.split("<native>")[1:]
+    assert "b.py" in first
+    assert "b.py" not in second
     early = [("user", [tool_result("t", "r")]), ("assistant", [tool_use("t", "read")])]
     prompt = render_text(*early, source=single)
     assert "user\n<tool_response>\nr\n</tool_response>" in prompt

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from ratoon.chat.normalise import Rules
 from ratoon.chat.render import Prompt, Renderer
 from ratoon.chat.tokens import Markup, PromptTokenizer, Splices
-from ratoon.reuse.replies import Reply, ReplyMemory, SentBlock, SentCall, Text, path_digest
+from ratoon.reuse.replies import (
+    Reply,
+    ReplyMemory,
+    SentBlock,
+    SentCall,
+    Text,
+    Thought,
+    path_digest,
+)
 from tests.unit.chat.dialogues import TEMPLATES, vocab
 from tests.unit.chat.fakes import (
     CHATML,
@@ -40,13 +48,17 @@ class Session:
         self.without = Renderer(template(source), vocab(), Rules())
         self.turns: Turns = list(turns)
         self.fields = fields
+        self.thinks = False
 
     def prompt(self, *more: tuple[str, Any]) -> Prompt:
         self.turns += more
-        return self.with_memory.render(request(*self.turns, **self.fields))
+        return self._rendered(self.with_memory)
 
     def plain_prompt(self) -> Prompt:
-        return self.without.render(request(*self.turns, **self.fields))
+        return self._rendered(self.without)
+
+    def _rendered(self, renderer: Renderer) -> Prompt:
+        return renderer.render(request(*self.turns, **self.fields), thinks=self.thinks)
 
     def reply(self, tokens: list[int], *blocks: SentBlock) -> list[int]:
         """Remember a reply to the prompt as it is now; gives the tokens up to its end."""
@@ -144,6 +156,43 @@ def test_cuts_behind_a_reply(name: str) -> None:
     assert vocab().text(prompt.tokens[len(whole) : cut]) in ("<|im_end|>\n", "<|eot_id|>", "</s>")
 
 
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_reasoning_is_switched_between_replies(name: str) -> None:
+    """Each header is the one that its reply was sampled after."""
+    session = Session(TEMPLATES[name], ("user", "1"))
+    for n, thinks in enumerate((True, False, True)):
+        session.thinks = thinks
+        whole = session.reply(sampled(f"</think>a{n}"), Text(f"a{n}"))
+        session.turns += [("assistant", f"a{n}"), ("user", "more")]
+        for session.thinks in (True, False):
+            prompt = session.prompt()
+            assert prompt.replays == {"replayed": n + 1}
+            assert begins(prompt, whole)
+
+
+def test_reasoning_comes_back_until_the_server_allows_none() -> None:
+    session = Session(TEMPLATES["think_switch"], ("user", "1"))
+    session.thinks = True
+    whole = session.reply(sampled("hm</think>a"), Thought("hm", "s"), Text("a"))
+    session.turns += [("assistant", "a"), ("user", "2")]
+    for session.thinks in (True, False):
+        assert begins(session.prompt(), whole)
+    session.memory.keep_reasoning(False)
+    assert session.prompt().replays == {"unknown": 1}
+    assert session.prompt().tokens == session.plain_prompt().tokens
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_the_mode_of_reasoning_changes_behind_an_edited_reply(name: str) -> None:
+    """What stands before the edited reply looks otherwise then; what follows it is put back."""
+    session = Session(TEMPLATES[name], ("user", "1"))
+    session.turns += [("assistant", "edited"), ("user", "2")]
+    session.reply(sampled("b"), Text("b"))
+    session.turns += [("assistant", "b"), ("user", "3")]
+    session.thinks = True
+    assert session.prompt().replays == {"unknown": 1, "replayed": 1}
+
+
 def test_an_edit_is_rendered_as_it_came() -> None:
     session = Session(CHATML_TOOLS, ("user", "Read."), tools=[tool("read")])
     session.reply(sampled(call_text(path="a")), SentCall("t1", "read", '{"path": "a"}'))
@@ -234,6 +283,25 @@ def test_a_template_with_no_place_for_calls_is_known_beforehand() -> None:
     assert prompt.tokens == session.plain_prompt().tokens
 
 
+def test_a_template_that_moves_its_tools_to_the_last_question() -> None:
+    shown = "{% if tools %}{{ '[TOOLS]' + tools | tojson }}{% endif %}"
+    is_last = "not messages[loop.index0 + 1:] | selectattr('role', 'eq', 'user') | list"
+    source = TEMPLATES["mistral"].replace(shown, "")
+    source = source.replace(
+        "{{ '[INST] '",
+        "{% if tools and " + is_last + " %}{{ '[TOOLS]' + tools | tojson }}{% endif %}{{ '[INST] '",
+    )
+    session = Session(source, ("user", "Read."), tools=[tool("read")])
+    call = SentCall("t1", "read", '{"path": "a"}')
+    whole = session.reply(sampled(call_text(path="a")), call)
+    session.turns += [("assistant", [tool_use("t1", "read", path="a")])]
+    assert begins(session.prompt(("user", [tool_result("t1", "r")])), whole)
+    session.reply(sampled("Done"), Text("Done"))
+    prompt = session.prompt(("assistant", "Done"), ("user", "Thanks."))
+    assert prompt.replays == {"replayed": 2}
+    assert vocab().text(prompt.tokens).startswith("<s>[INST] Read.[/INST]<tool_call>")
+
+
 def test_turns_that_a_template_joins() -> None:
     session = Session(STRICT, ("user", "a"))
     whole = session.reply(sampled("b"), Text("b"))
@@ -256,30 +324,27 @@ def test_no_token_reaches_across_a_splice() -> None:
 names = st.sampled_from(sorted(TEMPLATES))
 bodies = st.text("ab \n<>|é", max_size=8).map(lambda body: f"x{body}x")
 noises = st.binary(max_size=6).map(list) | st.lists(st.integers(0, 265), max_size=4)
-steps = st.lists(st.tuples(st.booleans(), bodies, noises, st.booleans()), max_size=5)
+notes = st.sampled_from([None, "Mind the time."])
+steps = st.lists(st.tuples(st.booleans(), bodies, noises, notes, st.booleans()), max_size=5)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=200)
 @given(names, steps)
 def test_every_prompt_extends_the_one_before_and_its_reply(
-    name: str, planned: list[tuple[bool, str, list[int], bool]]
+    name: str, planned: list[tuple[bool, str, list[int], str | None, bool]]
 ) -> None:
     session = Session(TEMPLATES[name], ("user", "start"), system="s", tools=[tool("read")])
     known: list[int] = []
-    for n, (is_call, body, tokens, is_kept) in enumerate(planned):
-        id = f"t{n}"
-        raw = json.dumps({"path": body})
-        block = SentCall(id, "read", raw) if is_call else Text(body)
-        whole = session.reply(tokens, block) if is_kept else session.prompt().tokens
+    for n, (is_call, body, tokens, note, thinks) in enumerate(planned):
+        session.thinks = thinks
+        block = SentCall(f"t{n}", "read", json.dumps({"path": body})) if is_call else Text(body)
+        whole = session.reply(tokens, block)
         assert whole[: len(known)] == known
-        echo = tool_use(id, "read", path=body) if is_call else text(body)
-        answer = tool_result(id, body) if is_call else text(body)
-        prompt = session.prompt(("assistant", [echo]), ("user", [answer]))
-        if is_kept:
-            assert begins(prompt, whole)
-            known = whole
-        else:
-            known = []  # the template's own words may change with what follows
-            if name.startswith("think"):
-                return
-        assert prompt.boundaries == tuple(sorted(set(prompt.boundaries)))
+        echo = tool_use(f"t{n}", "read", path=body) if is_call else text(body)
+        answer = tool_result(f"t{n}", body) if is_call else text(body)
+        session.turns += [("assistant", [echo]), ("user", [answer])]
+        session.turns += [("system", note)] if note else []
+        prompt = session.prompt()
+        assert prompt.replays == {"replayed": n + 1}
+        assert begins(prompt, whole)
+        known = whole

@@ -171,6 +171,20 @@ def test_a_defined_tool_of_another_server() -> None:
         render(("user", "x"), ("system", [search]))
 
 
+def test_the_first_tools_of_all_say_how_to_call() -> None:
+    """A template that has no place for tools teaches nothing either."""
+    system = ("system", [defined(**tool("own"))])
+    more = [system, ("assistant", "y"), ("user", "z"), ("system", [defined(**tool("two"))])]
+    prompt = render(("user", "x"), *more, source=CHATML, tools=None)
+    assert shown(prompt).count("To call a function, answer with") == 1
+    assert shown(prompt).index("The own tool") < shown(prompt).index("To call a function")
+    assert shown(prompt).index("To call a function") < shown(prompt).index("The two tool")
+    native = render(("user", "x"), *more, tools=None)
+    assert "To call a function" not in shown(native)
+    headed = render(("user", "x"), *more, source=CHATML)
+    assert shown(headed).count("To call a function") == 1
+
+
 @pytest.mark.parametrize("block", [addition("gone"), removal("gone")])
 def test_changes_of_unknown_tools(block: dict[str, Any]) -> None:
     with pytest.raises(ToolReferenceUnresolved):

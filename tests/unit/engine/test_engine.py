@@ -349,3 +349,33 @@ def test_what_the_hook_raises_reaches_the_caller_only(engine: Engine) -> None:
         Client(engine).ask("hello")
     engine.forced_tokens = None
     assert collect(Client(engine).ask("hello"))[0] == "hello"
+
+
+class Refusing:
+    """A guide that lets nothing come from the ``n``th token on."""
+
+    def __init__(self, n: int) -> None:
+        self.n_left = n
+
+    def allowed(self) -> bytes | None:
+        return None if self.n_left else b"\0"
+
+    def accept(self, token: int) -> bool:
+        self.n_left -= 1
+        return True
+
+
+def test_a_guide_that_lets_nothing_come_fails_its_own_request_only(engine: Engine) -> None:
+    client = Client(engine)
+    stuck: queue.Queue[Event] = queue.Queue()
+    others = [client.ask("a message that is long enough " * 3) for _ in range(2)]
+    prompt = chatml(engine.model, "hello")
+    engine.submit(Request("stuck", prompt, 100, emit=stuck.put, guide=Refusing(3)))
+    text, end = collect(stuck)
+    assert text == "hel"
+    assert isinstance(end, Failed)
+    assert isinstance(end.error, ModelError)
+    for events in others:
+        assert collect(events)[1] == Finished(FinishReason.STOP, 90)
+    assert collect(client.ask("hello"))[0] == "hello"
+    assert engine.inspect()["running"] == []

@@ -2,39 +2,53 @@
 
 from __future__ import annotations
 
-import re
+from functools import partial
 
-from ratoon.chat.formats.call import Call, Dialect, Form, Tools
-from ratoon.chat.formats.json_text import QUOTES, only_declared, parse_declared
-from ratoon.chat.formats.literal import PYTHON_QUOTES, Reader
-from ratoon.chat.formats.pythonic import PYTHON, Syntax, parse_pythonic
+from ratoon.chat.formats.call import Dialect, Form, Layout
+from ratoon.chat.formats.json_text import read_all_objects
+from ratoon.chat.formats.literal import PYTHON, Notation
+from ratoon.chat.formats.pythonic import NAMES, Syntax, read_call, read_calls, write_python
+from ratoon.chat.formats.sink import Sink
+from ratoon.chat.formats.source import Reading, Source
+from ratoon.chat.grammar import literal as grammar
+from ratoon.chat.grammar.lark import Lark, plain
+from ratoon.chat.grammar.schema import Schema
 
 _FENCE = "```"
 _QUOTE = '<|"|>'
-_QUOTES = {_QUOTE: _QUOTE}
-_GEMMA_4 = Syntax("call:", "{", ":", "}")
-_PRINTED = re.compile(r"\s*print\((.*)\)\s*", re.DOTALL)
+_GEMMA_4 = Syntax(Notation({_QUOTE: _QUOTE}), "{", ":", "}")
+_CODE = Syntax(PYTHON, module="default_api.", is_guess=True)
+_PRINT = "print("
 
 
-def parse(body: str, tools: Tools, *, is_cut: bool = False) -> list[Call] | None:
+def read(source: Source, sink: Sink) -> Reading:
     """The one call between Gemma 4's tokens."""
-    return parse_pythonic(Reader(body, _QUOTES), _GEMMA_4, is_cut=is_cut)
+    yield from source.need("call:")
+    yield from read_call(source, sink, _GEMMA_4)
 
 
-def parse_code(body: str, tools: Tools, *, is_cut: bool = False) -> list[Call] | None:
+def read_code(source: Source, sink: Sink) -> Reading:
     """Calls in a fenced block of Python; printing their results is what they are for anyway."""
-    printed = _PRINTED.fullmatch(body)
-    reader = Reader(printed[1] if printed else body, PYTHON_QUOTES)
-    calls = parse_pythonic(reader, PYTHON, is_cut=is_cut)
-    called = [Call(call.name.removeprefix("default_api."), call.arguments) for call in calls or ()]
-    return only_declared(called or None, tools)
+    is_printed = yield from source.take(_PRINT)
+    yield from read_calls(source, sink, _CODE)
+    if is_printed:
+        yield from source.need(")")
 
+
+def _write(lark: Lark, name: str, schema: Schema) -> str:
+    arguments = grammar.Literals(lark, schema, _VALUES).arguments(_GEMMA_4.equals)
+    return f"{plain(f'call:{name}{_GEMMA_4.opening}')} {arguments} {plain('}')}"
+
+
+_VALUES = grammar.Notation(comma=",", colon=":", quote=_QUOTE, has_bare_keys=True)
+_IN_TOKENS = Layout(_write, again="", names=NAMES, marks=(_QUOTE,))
+_IN_CODE = Layout(write_python, after="\n", again="\n", names=NAMES)
 
 DIALECT = Dialect(
     "gemma",
     (
-        Form("<|tool_call>", parse, "<tool_call|>", quotes=_QUOTES),
-        Form(f"{_FENCE}tool_code\n", parse_code, _FENCE, quotes=PYTHON_QUOTES),
-        Form(f"{_FENCE}json\n", parse_declared, _FENCE, quotes=QUOTES),
+        Form("<|tool_call>", read, "<tool_call|>", layouts=(_IN_TOKENS,)),
+        Form(f"{_FENCE}tool_code\n", read_code, _FENCE, layouts=(_IN_CODE,)),
+        Form(f"{_FENCE}json\n", partial(read_all_objects, is_guess=True), _FENCE),
     ),
 )

@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
-from ratoon.chat.formats.call import Call, Dialect, Form, Tools
-from ratoon.chat.formats.json_text import QUOTES, parse_object
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ratoon.chat.formats.call import Dialect, Form, Layout
+from ratoon.chat.formats.json_text import read_all_objects, read_object, write_object
 
 START = "<tool_call>"
 END = "</tool_call>"
 
-
-def parse(body: str, tools: Tools, *, is_cut: bool = False) -> list[Call] | None:
-    """One call."""
-    call = parse_object(body, is_cut=is_cut)
-    return None if call is None else [call]
+LAYOUT = Layout(write_object("arguments"), before="\n", after="\n", again="\n")
+ARRAY = Layout(write_object("arguments"), before="[", between=", ", after="]")
 
 
-DIALECT = Dialect("hermes", (Form(START, parse, END, quotes=QUOTES),))
+def show(calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """One call after another, each in its own tags."""
+    return "\n".join(f"{START}\n{_object(*call)}\n{END}" for call in calls)
+
+
+def show_array(calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """All calls as one JSON array."""
+    return f"[{', '.join(_object(*call) for call in calls)}]"
+
+
+def _object(name: str, arguments: Mapping[str, Any]) -> str:
+    return json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+
+
+DIALECT = Dialect(
+    "hermes",
+    (
+        Form(START, read_object, END, layouts=(LAYOUT,)),
+        # Apriel and MiniMax M1; Nemotron Nano.
+        Form("<tool_calls>", read_all_objects, "</tool_calls>", layouts=(ARRAY,)),
+        Form("<TOOLCALL>", read_all_objects, "</TOOLCALL>", layouts=(ARRAY,)),
+    ),
+    show=show,
+)

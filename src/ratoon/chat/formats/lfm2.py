@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from ratoon.chat.formats.call import Call, Dialect, Form, Tools
-from ratoon.chat.formats.literal import PYTHON_QUOTES, Reader
-from ratoon.chat.formats.pythonic import PYTHON, parse_pythonic
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ratoon.chat.formats.call import Dialect, Form, Layout
+from ratoon.chat.formats.pythonic import NAMES, read_calls, show_call, write_python
 
 START = "<|tool_call_start|>"
 END = "<|tool_call_end|>"
 
 
-def parse(body: str, tools: Tools, *, is_cut: bool = False) -> list[Call] | None:
-    """All calls of a list."""
-    return parse_pythonic(Reader(body, PYTHON_QUOTES), PYTHON, is_cut=is_cut)
+def show(calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """A list of calls between its tokens."""
+    return f"{START}[{', '.join(show_call(*call) for call in calls)}]{END}"
 
 
-DIALECT = Dialect("lfm2", (Form(START, parse, END, quotes=PYTHON_QUOTES),))
+_LIST = Layout(write_python, before="[", between=", ", after="]", names=NAMES)
+
+DIALECT = Dialect("lfm2", (Form(START, read_calls, END, layouts=(_LIST,)),), show=show)

@@ -1,6 +1,6 @@
-"""Arguments written as literals of a programming language, rewritten as JSON.
+"""Values written as literals of a programming language or as JSON, rewritten as JSON.
 
-The text is only read, never run. Its JSON is written while it is read, so that a text which ends
+The text is only read, never run. A value is written while it comes, so that a text which ends
 early leaves the JSON of its beginning.
 """
 
@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
-from ratoon.chat.formats.json_text import sendable
-from ratoon.chat.stop import n_partial
-
-PYTHON_QUOTES = {'"': '"', "'": "'"}
+from ratoon.chat.formats.sink import Sink, sendable
+from ratoon.chat.formats.source import Broken, Reading, ReadingWord, Source
 
 _MAX_DEPTH = 64
 _CONSTANTS = {
@@ -28,162 +28,149 @@ _CONSTANTS = {
 _WORD = re.compile(r"[-+\w.]+")
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?", re.ASCII)
 _KEY = re.compile(r"[\w$./-]+")
-_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|(.))", re.DOTALL)
-_UNFINISHED = re.compile(r"\\(?:u[0-9a-fA-F]{0,3}|x[0-9a-fA-F]?)?\Z")
-_ESCAPING = r"(?:[^\\{}]|\\.)*+"
-_ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "\n": ""}
-_ESCAPED |= {char: char for char in "\\'\""}
+
+# Up to the closing quote. An escape that the text ends in waits for the rest of it, and the first
+# half of a character that takes two escapes for the second.
+_HEX = "[0-9a-fA-F]"
+_OPEN_ESCAPE = rf"u{_HEX}{{0,3}}\Z|x{_HEX}?\Z|u[dD][89abAB]{_HEX}{{2}}(?:\\(?:u{_HEX}{{0,3}})?)?\Z"
+_QUOTED = {
+    quote: re.compile(rf"(?:[^\\{quote}]|\\(?!{_OPEN_ESCAPE}).)*+", re.DOTALL) for quote in "\"'"
+}
 
 
-class Broken(Exception):
-    """The text is no literal."""
+@dataclass(frozen=True, slots=True)
+class Notation:
+    """``quotes``: opening → closing text. In one-character quotes a backslash escapes:
+    ``escape`` finds it, with the digits of a character's code or with its letter;
+    ``escaped`` tells what a letter means. One that it doesn't know is no escape."""
+
+    quotes: Mapping[str, str]
+    escape: re.Pattern[str] = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+    escaped: Mapping[str, str] = field(default_factory=dict)
+
+    def unescaped(self, text: str) -> str:
+        """The text that a quoted one means; a surrogate pair is one character."""
+        if "\\" not in text:
+            return text
+        text = self.escape.sub(self._escaped_char, text)
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+    def _escaped_char(self, escape: re.Match[str]) -> str:
+        *digits, char = escape.groups()
+        code = next(filter(None, digits), None)
+        return chr(int(code, 16)) if code else self.escaped.get(char, escape.group())
 
 
-class Ended(Exception):
-    """The text is the beginning of one."""
+_CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "\\": "\\"}
+JSON = Notation({'"': '"'}, escaped=_CONTROLS | {'"': '"', "/": "/"})
+PYTHON = Notation(
+    {'"': '"', "'": "'"},
+    re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|(.))", re.DOTALL),
+    _CONTROLS | {'"': '"', "'": "'", "0": "\0", "\n": ""},
+)
 
 
-class Reader:
-    """A place in the text, and ``json``: what was written so far."""
+class Literals:
+    """Reads literals of one notation from a source into a sink."""
 
-    def __init__(self, text: str, quotes: Mapping[str, str]) -> None:
-        self.json = ""
-        self._text = text
-        self._at = 0
-        self._quotes = quotes
+    def __init__(self, source: Source, sink: Sink, notation: Notation) -> None:
+        self._source = source
+        self._sink = sink
+        self._notation = notation
+        self._quotes = tuple(notation.quotes)
 
-    @property
-    def is_at_end(self) -> bool:
-        self._skip_blanks()
-        return self._at == len(self._text)
+    def arguments(self, equals: str, closing: str) -> Reading:
+        """Keys and values up to the closing text, as the JSON object of a call's arguments."""
+        self._sink.hold("{")
+        yield from self._pairs(equals, closing, 0)
 
-    def take(self, expected: str) -> bool:
-        """Step over the expected text, if it comes next."""
-        self._skip_blanks()
-        is_next = self._text.startswith(expected, self._at)
-        self._at += len(expected) * is_next
-        return is_next
+    def value(self) -> Reading:
+        """Any literal."""
+        yield from self._value(0)
 
-    def need(self, expected: str) -> None:
-        """Step over the expected text; raises Ended or Broken where it doesn't come next."""
-        if not self.take(expected):
-            raise Ended if expected.startswith(self._text[self._at :]) else Broken
+    def string(self) -> ReadingWord:
+        """A quoted text."""
+        parts: list[str] = []
+        yield from self._string((yield from self._source.need(*self._quotes)), parts.append)
+        return "".join(parts)
 
-    def word(self, pattern: re.Pattern[str]) -> str:
-        """What the pattern matches here. A word that the text ends in may go on."""
-        self._skip_blanks()
-        found = pattern.match(self._text, self._at)
-        if found is None:
-            raise Ended if self.is_at_end else Broken
-        self._at = found.end()
-        if self._at == len(self._text):
-            raise Ended
-        return found.group()
-
-    def pairs(self, equals: str, closing: str, depth: int = 0) -> None:
-        """Keys and values up to the closing text, as a JSON object."""
-        self.json += "{"
+    def _pairs(self, equals: str, closing: str, depth: int) -> Reading:
+        source, sink = self._source, self._sink
         separator = ""
-        while not self.take(closing):
+        while not (yield from source.take(closing)):
             if separator:
-                self.need(",")
-                if self.take(closing):
+                yield from source.need(",")
+                if (yield from source.take(closing)):
                     break
-            self._pair(separator, equals, depth)
+            key = yield from self._key()
+            yield from source.need(equals)
+            sink.hold(f"{separator}{json.dumps(key, ensure_ascii=False)}: ")
+            yield from self._value(depth + 1)
             separator = ", "
-        self.json += "}"
+        sink.write("}")
 
-    def _pair(self, separator: str, equals: str, depth: int) -> None:
-        written = self.json
-        try:
-            self.json += separator
-            if self._quote() is None:
-                self.json += json.dumps(self.word(_KEY), ensure_ascii=False)
-            else:
-                self._string()
-            self.json += ": "
-            self.need(equals)
-        except Ended:
-            self.json = written  # a key alone says nothing
-            raise
-        self._value(depth + 1)
+    def _key(self) -> ReadingWord:
+        if (yield from self._source.peek(*self._quotes)):
+            return sendable((yield from self.string()))
+        return (yield from self._source.word(_KEY))
 
-    def _value(self, depth: int) -> None:
+    def _value(self, depth: int) -> Reading:
         if depth > _MAX_DEPTH:
             raise Broken
-        if self._quote() is not None:
-            self._string()
-        elif self.take("{"):
-            self.pairs(":", "}", depth)
-        elif self.take("["):
-            self._items(depth)
+        opening = yield from self._source.take(*self._quotes, "{", "[")
+        if opening == "{":
+            self._sink.write("{")
+            yield from self._pairs(":", "}", depth)
+        elif opening == "[":
+            self._sink.write("[")
+            yield from self._items(depth)
+        elif opening:
+            self._sink.write('"')
+            yield from self._string(opening, self._sink.write_text)
+            self._sink.write('"')
         else:
-            self.json += _scalar(self.word(_WORD))
+            self._sink.write(_scalar((yield from self._source.word(_WORD))))
 
-    def _items(self, depth: int) -> None:
-        self.json += "["
+    def _items(self, depth: int) -> Reading:
+        source, sink = self._source, self._sink
         separator = ""
-        while not self.take("]"):
+        while not (yield from source.take("]")):
             if separator:
-                self.need(",")
-                if self.take("]"):
+                yield from source.need(",")
+                if (yield from source.take("]")):
                     break
-            self.json += separator
-            self._value(depth + 1)
+            sink.hold(separator)
+            yield from self._value(depth + 1)
             separator = ", "
-        self.json += "]"
+        sink.write("]")
 
-    def _quote(self) -> str | None:
-        """The quote that comes next."""
-        self._skip_blanks()
-        rest = self._text[self._at : self._at + max(map(len, self._quotes))]
-        if any(quote.startswith(rest) and quote != rest for quote in self._quotes):
-            raise Ended
-        return next((quote for quote in self._quotes if rest.startswith(quote)), None)
+    def _string(self, quote: str, into: Callable[[str], object]) -> Reading:
+        """The text behind an opening quote, as it comes, and the closing quote."""
+        source = self._source
+        closing = self._notation.quotes[quote]
+        if len(closing) > 1:
+            yield from source.until(closing, into=into)
+            source.at += len(closing)
+            return
+        while True:
+            found = _QUOTED[closing].match(source.text, source.at)
+            if found and found.group():
+                into(self._notation.unescaped(found.group()))
+                source.at = found.end()
+            if source.text.startswith(closing, source.at):
+                source.at += 1
+                return
+            yield
 
-    def _string(self) -> None:
-        quote = self._quote() or ""
-        start = self._at + len(quote)
-        closing = self._quotes[quote]
-        if len(closing) == 1:
-            body = re.compile(_ESCAPING.format(closing), re.DOTALL).match(self._text, start)
-            end = body.end() if body else start
-        else:
-            end = self._text.find(closing, start)
-            end = len(self._text) if end < 0 else end
-        is_closed = self._text.startswith(closing, end)
-        text = self._text[start:end]
-        if len(closing) == 1:
-            text = _unescaped(text if is_closed else _UNFINISHED.sub("", text))
-        elif not is_closed:
-            text = text[: len(text) - n_partial(text, closing)]
-        written = json.dumps(sendable(text), ensure_ascii=False)
-        self.json += written if is_closed else written[:-1]
-        if not is_closed:
-            raise Ended
-        self._at = end + len(closing)
 
-    def _skip_blanks(self) -> None:
-        while self._at < len(self._text) and self._text[self._at].isspace():
-            self._at += 1
+def finite(text: str) -> float:
+    """The nearest number that is not infinite."""
+    return max(-sys.float_info.max, min(sys.float_info.max, float(text)))
 
 
 def _scalar(word: str) -> str:
     if word in _CONSTANTS:
         return _CONSTANTS[word]
-    if not _NUMBER.fullmatch(word) or not math.isfinite(float(word)):
+    if not _NUMBER.fullmatch(word):
         raise Broken
-    return word
-
-
-def _unescaped(text: str) -> str:
-    """The text that a quoted one means; a surrogate pair is one character."""
-    text = _ESCAPE.sub(_escaped_char, text)
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-
-
-def _escaped_char(escape: re.Match[str]) -> str:
-    digits = escape[1] or escape[2]
-    if digits:
-        return chr(int(digits, 16))
-    return _ESCAPED.get(escape[3], escape.group())
+    return word if math.isfinite(float(word)) else repr(finite(word))

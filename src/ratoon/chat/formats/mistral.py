@@ -2,37 +2,52 @@
 
 from __future__ import annotations
 
-import json
 import re
 
-from ratoon.chat.formats.call import Call, Dialect, Form, Tools
-from ratoon.chat.formats.json_text import QUOTES, dump, first_value, is_unfinished, parse_objects
+from ratoon.chat.formats.call import Dialect, Form, Layout
+from ratoon.chat.formats.json_text import read_arguments, read_objects, write_object
+from ratoon.chat.formats.sink import Sink
+from ratoon.chat.formats.source import Reading, Source
+from ratoon.chat.grammar.lark import Lark, plain
+from ratoon.chat.grammar.schema import Schema
 
 START = "[TOOL_CALLS]"
 
-_NAMED = re.compile(r"\s*([\w.:/-]+)\s*(?:\[CALL_ID\]\s*\w+\s*)?(?:\[ARGS\])?\s*(?=\{|\Z)")
-_QUOTES = {**QUOTES, "[CALL_ID": "]", "[ARGS": "]"}
+_CALL_ID = "[CALL_ID]"
+_ARGS = "[ARGS]"
+
+_NAME = re.compile(r"[\w.:/-]+")
+_ID = re.compile(r"\w+")
 
 
-def parse(body: str, tools: Tools, *, is_cut: bool = False) -> list[Call] | None:
+def read(source: Source, sink: Sink) -> Reading:
     """All objects of an array, or the one call that is named."""
-    if body.lstrip().startswith(("[", "{")) and not body.lstrip().startswith("[ARGS]"):
-        return parse_objects(body, tools, is_cut=is_cut)
-    named = _NAMED.match(body)
-    if named is None:
-        return None
-    rest = body[named.end() :]
-    if not rest:
-        is_named = is_cut and body.rstrip().endswith("[ARGS]")
-        return [Call(named[1], "")] if is_named else None
-    try:
-        arguments, end = first_value(rest)
-    except json.JSONDecodeError as error:
-        return [Call(named[1], rest)] if is_cut and is_unfinished(rest, error) else None
-    except (ValueError, RecursionError):
-        return None
-    text = None if rest[end:].strip() else dump(arguments)
-    return None if text is None else [Call(named[1], text)]
+    if (yield from source.peek("[", "{")):
+        yield from read_objects(source, sink)
+        return
+    name = yield from source.word(_NAME)
+    mark = yield from source.need(_CALL_ID, _ARGS, "{")
+    if mark == _CALL_ID:
+        yield from source.word(_ID)
+        mark = yield from source.need(_ARGS, "{")
+    sink.name(name)
+    yield from read_arguments(source, sink, is_open=mark == "{")
+    sink.end()
 
 
-DIALECT = Dialect("mistral", (Form(START, parse, quotes=_QUOTES),))
+def _write_named(lark: Lark, name: str, schema: Schema) -> str:
+    call_id = f"({lark.text(_CALL_ID)} {_WRITTEN_ID})?"
+    return f"{plain(name)} {call_id} {lark.text(_ARGS)} {lark.arguments(schema)}"
+
+
+_WRITTEN_ID = "/[a-zA-Z0-9]{9}/"
+_ID_HEAD, _ID_TAIL = plain(', "id": "'), plain('"')
+_ARRAY = Layout(
+    write_object("arguments", tail=f"({_ID_HEAD} {_WRITTEN_ID} {_ID_TAIL})?"),
+    before="[",
+    between=", ",
+    after="]",
+)
+_NAMES = Layout(_write_named, again="", names=_NAME, marks=(_CALL_ID, _ARGS))
+
+DIALECT = Dialect("mistral", (Form(START, read, layouts=(_NAMES, _ARRAY)),))

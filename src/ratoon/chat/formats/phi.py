@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from ratoon.chat.formats.call import Dialect, Form
-from ratoon.chat.formats.json_text import QUOTES, parse_objects
+from ratoon.chat.formats.hermes import ARRAY
+from ratoon.chat.formats.json_text import read_all_objects
 
-DIALECT = Dialect("phi", (Form("<|tool_call|>", parse_objects, "<|/tool_call|>", quotes=QUOTES),))
+START = "<|tool_call|>"
+END = "<|/tool_call|>"
+
+DIALECT = Dialect("phi", (Form(START, read_all_objects, END, layouts=(ARRAY,)),))

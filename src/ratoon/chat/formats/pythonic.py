@@ -2,50 +2,75 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from ratoon.chat.formats.call import Call
-from ratoon.chat.formats.literal import Broken, Ended, Reader
+from ratoon.chat.formats.literal import PYTHON, Literals, Notation
+from ratoon.chat.formats.sink import Sink
+from ratoon.chat.formats.source import Reading, Source
+from ratoon.chat.grammar import literal as grammar
+from ratoon.chat.grammar.lark import Lark, plain
+from ratoon.chat.grammar.schema import Schema
 
-_NAME = re.compile(r"[A-Za-z_][\w.-]*")
+NAMES = re.compile(r"[A-Za-z_][\w.-]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Syntax:
-    """``prefix`` name ``opening`` key ``equals`` value, ... ``closing``."""
+    """``opening`` key ``equals`` value, ... ``closing``, with a name in front of it.
 
-    prefix: str
-    opening: str
-    equals: str
-    closing: str
+    ``module``    what the name may begin with and is left out
+    ``is_guess``  no markup tells such a call from text
+    """
+
+    notation: Notation
+    opening: str = "("
+    equals: str = "="
+    closing: str = ")"
+    module: str = ""
+    is_guess: bool = False
 
 
-PYTHON = Syntax("", "(", "=", ")")
+_PYTHON_VALUES = grammar.Notation(constants={"true": "True", "false": "False", "null": "None"})
 
 
-def parse_pythonic(reader: Reader, syntax: Syntax, *, is_cut: bool) -> list[Call] | None:
+def write_python(lark: Lark, name: str, schema: Schema) -> str:
+    """The grammar of one call."""
+    arguments = grammar.Literals(lark, schema, _PYTHON_VALUES).arguments("=")
+    return f"{plain(f'{name}(')} {arguments} {plain(')')}"
+
+
+def read_calls(source: Source, sink: Sink, syntax: Syntax = Syntax(PYTHON)) -> Reading:
     """One call, or several in square brackets."""
-    calls: list[Call] = []
-    name = ""
-    try:
-        is_list = reader.take("[")
-        while not calls or (is_list and reader.take(",")):
-            reader.need(syntax.prefix)
-            called = reader.word(_NAME)
-            reader.need(syntax.opening)
-            name, reader.json = called, ""
-            reader.pairs(syntax.equals, syntax.closing)
-            calls.append(Call(name, reader.json))
-            name = ""
-        if is_list:
-            reader.need("]")
-    except Broken:
-        return None
-    except Ended:
-        if not is_cut:
-            return None
-        # The bare opening of an object tells no argument.
-        begun = [Call(name, reader.json.removesuffix("{"))] if name else []
-        return calls + begun or None
-    return calls if reader.is_at_end else None
+    is_list = yield from source.take("[")
+    yield from read_call(source, sink, syntax)
+    if is_list:
+        while (yield from source.need(",", "]")) != "]":
+            yield from read_call(source, sink, syntax)
+
+
+def read_call(source: Source, sink: Sink, syntax: Syntax) -> Reading:
+    """One call."""
+    name = yield from source.word(NAMES)
+    yield from source.need(syntax.opening)
+    sink.name(name.removeprefix(syntax.module), is_guess=syntax.is_guess)
+    yield from Literals(source, sink, syntax.notation).arguments(syntax.equals, syntax.closing)
+    sink.end()
+
+
+def show_call(name: str, arguments: Mapping[str, Any]) -> str:
+    """A call in Python's notation."""
+    written = ", ".join(f"{key}={_literal(value)}" for key, value in arguments.items())
+    return f"{name}({written})"
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, dict):
+        pairs = (f"{_literal(key)}: {_literal(item)}" for key, item in value.items())
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_literal, value))}]"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

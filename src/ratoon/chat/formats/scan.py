@@ -1,4 +1,4 @@
-"""Finds where the body of a call ends."""
+"""Finds where the JSON body of a call ends, without reading it."""
 
 from __future__ import annotations
 
@@ -7,69 +7,52 @@ import re
 from ratoon.chat.formats.call import Form
 from ratoon.chat.stop import n_partial
 
+_QUOTE = '"'
 _OPENING, _CLOSING = "[{", "]}"
-# Quotes of programming languages: a backslash takes the next character with it.
-_ESCAPING = ('"', "'")
 
 
 class Body:
-    """The text of one call so far. An end or a bracket inside quotes does not count."""
+    """The text of one body so far. An end or a bracket inside a string does not count."""
 
     def __init__(self, form: Form) -> None:
-        self.form = form
         self.text = form.lead
+        self._end = form.end
         self._at = 0
         self._depth = 0
-        self._closing = ""  # what ends the quotes the scan is in
-        marks = [*form.quotes, form.end] if form.end else [*form.quotes, *_OPENING, *_CLOSING]
-        self._marks = sorted(marks, key=len, reverse=True)
-        self._any = re.compile("|".join(map(re.escape, self._marks)))
-
-    @property
-    def raw(self) -> str:
-        """Start and body as the model wrote them."""
-        return self.form.start + self.text[len(self.form.lead) :]
+        self._is_in_string = False
+        marks = [_QUOTE, form.end] if form.end else [_QUOTE, *_OPENING, *_CLOSING]
+        self._marks = re.compile("|".join(map(re.escape, marks)))
+        self._n_held = len(form.end)
 
     def feed(self, text: str) -> str | None:
-        """What follows the end, once that is in; the end itself is in neither text."""
+        """What follows the end, once that is in."""
         self.text += text
         while mark := self._next():
             self._at = mark.end()
-            end = self._read(mark)
-            if end is not None:
-                rest = self.text[mark.end() :]
-                self.text = self.text[:end]
-                return rest
+            if self._is_end(mark.group()):
+                return self.text[self._at :]
         return None
 
     def _next(self) -> re.Match[str] | None:
-        """The next mark. One that may still grow into a longer one is left until it can't."""
-        if self._closing:
-            pattern = re.escape(self._closing)
-            if self._closing in _ESCAPING:
-                pattern = rf"\\.|{pattern}"
-            mark = re.compile(pattern, re.DOTALL).search(self.text, self._at)
-            n_begun = max(n_partial(self.text, self._closing), self.text.endswith("\\"))
+        """The next mark. An escape that may go on waits."""
+        if not self._is_in_string:
+            mark = self._marks.search(self.text, self._at)
+            begun = n_partial(self.text, self._end)
         else:
-            mark = self._any.search(self.text, self._at)
-            n_begun = max(n_partial(self.text, begun) for begun in self._marks)
-            if mark and mark.start() >= len(self.text) - n_begun:
-                mark = None
+            mark = re.compile(r'\\.|"', re.DOTALL).search(self.text, self._at)
+            begun = self.text.endswith("\\")
         if mark is None:
-            self._at = max(self._at, len(self.text) - n_begun)
+            self._at = max(self._at, len(self.text) - begun)
         return mark
 
-    def _read(self, mark: re.Match[str]) -> int | None:
-        """Where the body ends, if it does at this mark."""
-        found = mark.group()
-        if self._closing:
-            self._closing = "" if found == self._closing else self._closing
-        elif found in self.form.quotes:
-            self._closing = self.form.quotes[found]
-        elif found == self.form.end:
-            return mark.start()
-        else:
-            self._depth += 1 if found in _OPENING else -1
-            if self._depth <= 0:
-                return mark.end()
-        return None
+    def _is_end(self, found: str) -> bool:
+        if self._is_in_string:
+            self._is_in_string = found != _QUOTE
+            return False
+        if found == _QUOTE:
+            self._is_in_string = True
+            return False
+        if found == self._end:
+            return True
+        self._depth += 1 if found in _OPENING else -1
+        return self._depth <= 0

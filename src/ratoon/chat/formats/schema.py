@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from ast import literal_eval
 from collections.abc import Mapping
 from typing import Any
 
 from ratoon.chat.formats.json_text import load
+from ratoon.chat.grammar.schema import resolved
 
 _TYPES: dict[type, tuple[str, ...]] = {
     bool: ("boolean",),
@@ -22,8 +25,11 @@ _UNIONS = ("anyOf", "oneOf", "allOf")
 
 def property_schema(schema: Mapping[str, Any] | None, key: str) -> object:
     """The schema of one argument, or None where there is none."""
-    properties = (schema or {}).get("properties")
-    return properties.get(key) if isinstance(properties, dict) else None
+    whole = resolved(schema or {}, schema or {})
+    properties = whole.get("properties")
+    if isinstance(properties, dict) and key in properties:
+        return resolved(properties[key], schema or {})
+    return whole.get("additionalProperties")
 
 
 def is_text(schema: object) -> bool:
@@ -39,10 +45,22 @@ def typed(text: str, schema: object) -> object:
     try:
         value = _CONSTANTS[text.strip()] if text.strip() in _CONSTANTS else load(text)
     except (ValueError, RecursionError):
-        return text
+        value = _python(text)
     if isinstance(value, str):
         return text
     return value if not types or types.intersection(_TYPES[type(value)]) else text
+
+
+def _python(text: str) -> object:
+    """The value of a Python literal in brackets, which some templates show; else the text."""
+    if not text.lstrip().startswith(("[", "{")):
+        return text
+    try:
+        value = literal_eval(text.strip())
+        json.dumps(value, allow_nan=False)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return text
+    return value if isinstance(value, list | dict) else text
 
 
 def _types(schema: object) -> set[str]:

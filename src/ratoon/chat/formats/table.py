@@ -6,6 +6,7 @@ from ratoon.chat.formats import (
     deepseek,
     gemma,
     glm,
+    gpt_oss,
     granite,
     hermes,
     kimi,
@@ -31,11 +32,13 @@ DIALECTS: dict[str, Dialect] = {
         phi,
         lfm2,
         gemma,
+        gpt_oss,
     )
 }
 
 # Texts in a template → its dialect. The first entry whose texts all occur counts.
 _SIGNS: tuple[tuple[tuple[str, ...], Dialect], ...] = (
+    (("<|start|>", "<|channel|>", "<|message|>"), gpt_oss.DIALECT),
     (("<｜tool▁calls▁begin｜>",), deepseek.DIALECT),
     (("<|tool_calls_section_begin|>",), kimi.DIALECT),
     (("[TOOL_CALLS]",), mistral.DIALECT),

@@ -3,71 +3,75 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ratoon.chat.formats.call import Call, Tools
 from ratoon.chat.formats.json_text import dump
 from ratoon.chat.formats.schema import is_text, property_schema, typed
-from ratoon.chat.stop import n_partial
+from ratoon.chat.formats.sink import Sink
+from ratoon.chat.formats.source import Broken, Reading, Source
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """``head`` captures the name. ``pair`` captures key and value; ``opened`` does so for one
-    without its ``closing`` text. ``key`` begins a pair. ``tail`` is what may follow the last one.
-    ``has_line_ends``: one line break on each side of a value belongs to the markup."""
+    """``keys``: what a key may be. ``key`` and ``key_end`` stand around an argument's key,
+    ``value`` and ``value_end`` around its value. ``has_line_ends``: one line break on each side of
+    a value belongs to the markup."""
 
-    head: re.Pattern[str]
-    pair: re.Pattern[str]
-    opened: re.Pattern[str]
+    keys: re.Pattern[str]
     key: str
-    closing: str
-    tail: str
-    has_line_ends: bool
+    key_end: str
+    value: str
+    value_end: str
+    has_line_ends: bool = False
 
 
-def parse_tagged(body: str, tools: Tools, shape: Shape, *, is_cut: bool) -> list[Call] | None:
-    """One call."""
-    head = shape.head.match(body)
-    if head is None:
-        return None
-    name = head[1].strip()
-    schema = tools.get(name)
-    arguments: dict[str, object] = {}
-    at = head.end()
-    while pair := shape.pair.match(body, at):
-        key = pair[1].strip()
-        arguments[key] = typed(_value(pair[2], shape), property_schema(schema, key))
-        at = pair.end()
-    rest = body[at:].strip()
-    if not is_cut or (rest and rest == shape.tail):
-        text = dump(arguments) if rest in ("", shape.tail) else None
-    else:
-        text = _cut(arguments, body[at:], schema, shape)
-    return None if text is None else [Call(name, text)]
+def read_pairs(
+    source: Source, sink: Sink, schema: Mapping[str, Any] | None, shape: Shape, end: str
+) -> Reading:
+    """All arguments, up to the end, which is left."""
+    sink.hold("{")
+    separator = ""
+    while (yield from source.peek(shape.key, end)) == shape.key:
+        yield from source.need(shape.key)
+        key = (yield from source.word(shape.keys)).strip()
+        yield from source.need(shape.key_end)
+        if shape.value:
+            yield from source.need(shape.value)
+        sink.hold(f"{separator}{dump(key)}: ")
+        yield from _value(source, sink, property_schema(schema, key), shape)
+        separator = ", "
+    if not (yield from source.peek(end)):
+        raise Broken
+    sink.write("}")
 
 
-def _cut(
-    arguments: dict[str, object], rest: str, schema: Mapping[str, Any] | None, shape: Shape
-) -> str | None:
-    """The beginning of the arguments' JSON text; None where the rest is no beginning of a pair."""
-    text = dump(arguments)
-    if text is None:
-        return None
-    text = text[:-1] if arguments else ""
-    opened = shape.opened.fullmatch(rest)
-    if opened is None:
-        is_begun = rest.startswith(shape.key) or shape.key.startswith(rest)
-        return text if is_begun or shape.tail.startswith(rest) else None
-    key, value = opened[1].strip(), opened[2]
-    if not is_text(property_schema(schema, key)):
-        return text
-    # A line break at the end may belong to the markup: it is left out with the tag it precedes.
-    value = _value(value[: len(value) - n_partial(value, shape.closing)], shape)
-    return f"{text or '{'}{', ' if arguments else ''}{dump(key)}: {(dump(value) or '')[:-1]}"
+def _value(source: Source, sink: Sink, schema: object, shape: Shape) -> Reading:
+    """A string goes out as it comes; anything else is known by all of its text only."""
+    parts: list[str] = []
+    into: Callable[[str], object] = parts.append
+    if is_text(schema):
+        sink.write('"')
+        into = sink.write_text
+    trimmed = _Trimmed(into) if shape.has_line_ends else into
+    yield from source.until(shape.value_end, into=trimmed)
+    source.at += len(shape.value_end)
+    sink.write('"' if is_text(schema) else dump(typed("".join(parts), schema)))
 
 
-def _value(text: str, shape: Shape) -> str:
-    return text.removeprefix("\n").removesuffix("\n") if shape.has_line_ends else text
+class _Trimmed:
+    """Passes a text on in pieces without the line breaks that it begins and ends with, one each."""
+
+    def __init__(self, into: Callable[[str], object]) -> None:
+        self._into = into
+        self._is_first = True
+        self._held = ""
+
+    def __call__(self, text: str) -> None:
+        if self._is_first:
+            self._is_first = False
+            text = text.removeprefix("\n")
+        text = self._held + text
+        self._held = "\n" if text.endswith("\n") else ""
+        self._into(text.removesuffix("\n"))
