@@ -19,7 +19,7 @@ from tests.client.recorder import Record
 
 VERSION = "2.1.332"
 INSTALL_S = 300
-TOOLS = "Bash Read Edit Write Agent ToolSearch"
+TOOLS = "Bash Read Edit Write Agent ToolSearch CronList"
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,11 @@ class Server:
         records = wait_for(self._settled, RUN_S, "the last request to end")
         return [record for record in records if record.path == "/v1/messages"]
 
+    @property
+    def seen(self) -> list[Record]:
+        """The requests that have ended so far."""
+        return read_records(self._file("jsonl"))[0]
+
     def _settled(self) -> list[Record] | None:
         records, n_open = read_records(self._file("jsonl"))
         return None if n_open else records

@@ -118,12 +118,15 @@ def test_a_server_that_comes_back_is_used_again(opened: Opened) -> None:
 
 def test_a_full_queue_delays_a_client(opened: Opened) -> None:
     with opened("--n-ctx", "8192", "--n-seq", "1", "--max-queue", "1") as stage:
-        runs = [
-            begin_streaming(stage, "long"),
-            stage.begin("more", BARE),
-            stage.begin("more", BARE),
-        ]
-        for run in runs:
+        running = begin_streaming(stage, "endless")
+        others = [stage.begin("more", BARE) for _ in range(2)]
+        wait_for(
+            lambda: any(record.status == 529 for record in stage.server.seen) or None,
+            STREAM_S,
+            "a refusal",
+        )
+        running.end(signal.SIGINT)
+        for run in others:
             run.wait()
         records = stage.server.records
         assert [record.status for record in records].count(200) == 5

@@ -18,6 +18,7 @@ from ratoon.reuse.replies import EchoedBlock, EchoedCall, SentBlock, SentCall, T
 Schemas = Mapping[str, Mapping[str, Any]]
 
 _UNPARSED = "__unparsedToolInput"
+_UNPARSED_UNITS = 2048  # UTF-16 units of a longer input that a client keeps
 # A client that stands in that folder already does not go there again.
 _CHANGE_DIRECTORY = re.compile(r"""cd (?:"[^"]*"|'[^']*'|[^\s"';&|]+) && (?=\S)""")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
@@ -66,12 +67,18 @@ def _is_same_input(sent: SentCall, echoed: Mapping[str, Any], schema: Mapping[st
 
 
 def _is_unparsed(raw: str, echoed: Mapping[str, Any]) -> bool:
-    """How a call is echoed that was cut off by the token limit."""
+    """How a call is echoed that was cut off by the token limit: its beginning and its length."""
     kept = echoed.get(_UNPARSED)
-    if len(echoed) != 1 or not isinstance(kept, dict) or kept.get("raw") != raw:
+    if len(echoed) != 1 or not isinstance(kept, dict) or not kept.keys() <= {"raw", "len"}:
         return False
-    n_utf16 = len(raw.encode("utf-16-le", "surrogatepass")) // 2
-    return kept.keys() <= {"raw", "len"} and kept.get("len", n_utf16) == n_utf16
+    told, start = _utf16(raw), kept.get("raw")
+    if not isinstance(start, str) or kept.get("len", len(told) // 2) != len(told) // 2:
+        return False
+    return _utf16(start) in (told, told[: 2 * _UNPARSED_UNITS])
+
+
+def _utf16(text: str) -> bytes:
+    return text.encode("utf-16-le", "surrogatepass")
 
 
 def _is_same(sent: Any, echoed: Any, schema: _Schema) -> bool:
@@ -84,7 +91,7 @@ def _is_same(sent: Any, echoed: Any, schema: _Schema) -> bool:
             return is_as_long and all(map(lambda a, b: _is_same(a, b, items), sent, echoed))
         case str(), str():
             return echoed in (sent, _without_line_ends(sent))
-    if type(sent) is type(echoed):
+    if type(sent) is type(echoed) or (_is_number(sent) and _is_number(echoed)):
         return bool(sent == echoed)
     return schema.is_number and _is_same_number(sent, echoed)
 
@@ -113,7 +120,7 @@ def _without_line_ends(text: str) -> str:
 
 
 def _is_same_number(sent: Any, echoed: Any) -> bool:
-    """``5000.0`` and ``"5000"`` come back as ``5000``."""
+    """``"5000"`` comes back as ``5000``."""
     if isinstance(sent, str) and len(sent) <= _MAX_DIGITS and _NUMBER.fullmatch(sent):
         sent = json.loads(sent)
     are_numbers = _is_number(sent) and _is_number(echoed)

@@ -50,9 +50,9 @@ SCRIPTS = {
         "Both have.",
     ],
     "search": [
-        call("ToolSearch", query="select:TaskList", max_results=1),
-        call("TaskList"),
-        "There are no tasks.",
+        call("ToolSearch", query="select:CronList", max_results=1.0),
+        call("CronList"),
+        "Nothing is planned.",
     ],
     **{name: _inspection(name) for name in NAMES},
     **{f"fork_{name}": _inspection(name) for name in NAMES},

@@ -12,7 +12,7 @@ import pytest
 
 from ratoon.cache.placement import SeqId
 from ratoon.engine.dummy import DummyModel
-from ratoon.engine.engine import Engine, EngineConfig
+from ratoon.engine.engine import Engine, EngineConfig, ForcedTokens
 from ratoon.engine.events import Event, Failed, Finished, FinishReason, Started, Token
 from ratoon.engine.model import BadState, Chunk, Logits, NoRoom
 from ratoon.engine.request import Request
@@ -296,6 +296,59 @@ def test_a_prompt_may_be_computed_without_a_reply(engine: Engine) -> None:
     assert isinstance(started, Started)
     assert started.n_cached == started.n_prompt - 1
     assert collect(events)[0] == "hello"
+
+
+def forcing(text: str) -> ForcedTokens:
+    """Every reply is this text."""
+    return lambda request: [*text.encode(), 257]
+
+
+def test_forced_tokens_are_streamed_and_cached_as_sampled_ones(engine: Engine) -> None:
+    engine.forced_tokens = forcing("forced")
+    client = Client(engine)
+    assert collect(client.ask("hello")) == ("forced", Finished(FinishReason.STOP, 6))
+    assert collect(client.ask("hello", max_tokens=3)) == ("for", Finished(FinishReason.LENGTH, 3))
+
+    events: queue.Queue[Event] = queue.Queue()
+    said = [*chatml(engine.model, "hello"), *b"forced"]
+    engine.submit(Request("next", [*said, 257, 10, 256], 10, emit=events.put))
+    started = events.get(timeout=60)
+    assert isinstance(started, Started)
+    assert started.n_cached == len(said)
+    engine.cache.check()
+
+
+def test_a_reply_without_a_forced_end_goes_on(engine: Engine) -> None:
+    engine.forced_tokens = lambda request: b"he"
+    assert collect(Client(engine).ask("hello"))[0] == "hello"
+
+
+def test_forced_tokens_survive_preemption() -> None:
+    replies = {f"r{i}": f"{i} goes on " * 60 for i in (1, 2)}
+    engine = Engine(
+        DummyModel(n_ctx=1024, n_batch=64),
+        EngineConfig(),
+        forced_tokens=lambda request: [*replies[request.id].encode(), 257],
+    )
+    client = Client(engine)
+    asked = [client.ask("a" * 50), client.ask("b" * 50)]
+    engine.start()
+    assert [collect(events)[0] for events in asked] == list(replies.values())
+    preemptions = engine.inspect()["preemptions"]
+    assert isinstance(preemptions, int)
+    assert preemptions >= 1
+    engine.stop()
+
+
+def test_what_the_hook_raises_reaches_the_caller_only(engine: Engine) -> None:
+    def broken(request: Request) -> list[int]:
+        raise LookupError("no script")
+
+    engine.forced_tokens = broken
+    with pytest.raises(LookupError):
+        Client(engine).ask("hello")
+    engine.forced_tokens = None
+    assert collect(Client(engine).ask("hello"))[0] == "hello"
 
 
 class Refusing:
