@@ -194,7 +194,8 @@ class Scheduler:
         self, plan: StepPlan, sampled: Sequence[int | None], ends: Sequence[bool], now: float
     ) -> list[Emission]:
         """Account for an executed plan. ``sampled`` has a token for each part that reached its
-        run's end, unless no reply was asked for; ``ends`` says which of them end the turn."""
+        run's end, unless no reply was asked for or none could be had; ``ends`` says which of them
+        end the turn."""
         self.cache.advance([(part.run.lease, part.n_rows) for part in plan.parts])
         finished: list[Emission] = []
         for part, token, is_end in zip(plan.parts, sampled, ends, strict=True):
@@ -202,7 +203,8 @@ class Scheduler:
             run.request.n_forwarded += _prompt_rows(part)
             self.cache.checkpoint(run.lease, run.tokens, now)
             if token is None:
-                if not run.n_missing:  # no reply was asked for, only the prompt's state
+                # no reply was asked for, only the prompt's state
+                if not run.request.max_tokens and not run.n_missing:
                     finished.append(self._finish(run, FinishReason.LENGTH, now))
                 continue
             if run.request.timings.first_token_s is None:
