@@ -31,8 +31,6 @@ from ratoon.errors import RatoonError
 
 TASK = "Use a tool now. Answer with its call and with short arguments."
 N_AT_ONCE = 8
-# A long description costs time, and the grammar decides without it.
-N_DESCRIPTION = 200
 
 Tool = dict[str, Any]
 
@@ -54,18 +52,32 @@ def tool_sets(files: Iterable[Path], *, together: bool) -> list[list[Tool]]:
     found: dict[str, list[Tool]] = {}
     for file in files:
         for request in read_trace(file):
-            tools = [shortened(tool) for tool in request.body.get("tools") or ()]
+            tools = [bare(tool) for tool in request.body.get("tools") or ()]
             for group in [tools] if together else [[tool] for tool in tools]:
                 key = [(tool["name"], tool["input_schema"]) for tool in group]
                 found.setdefault(json.dumps(key, sort_keys=True), group)
     return [group for group in found.values() if group]
 
 
-def shortened(tool: Tool) -> Tool:
-    """The tool as a small model can read it; its schema is whole."""
-    description = str(tool.get("description", ""))[:N_DESCRIPTION]
+def bare(tool: Tool) -> Tool:
+    """The tool without prose: in traces it is replaced by random words, which a small model goes
+    on with for ever. What a value must be stays the same."""
     schema = tool.get("input_schema") or {"type": "object", "properties": {}}
-    return {"name": tool["name"], "description": description, "input_schema": schema}
+    return {"name": tool["name"], "description": "", "input_schema": without_prose(schema)}
+
+
+def without_prose(schema: Any) -> Any:
+    """The schema without its descriptions; a property of that name stays."""
+    if isinstance(schema, list):
+        return [without_prose(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {
+        key: value
+        for key, value in schema.items()
+        if key != "description" or not isinstance(value, str)
+    }
+    return {key: without_prose(value) for key, value in kept.items()}
 
 
 def fault(message: dict[str, Any], tools: Sequence[Tool]) -> str:

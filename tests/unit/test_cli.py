@@ -14,11 +14,9 @@ import pytest
 
 import ratoon.cli
 from ratoon.cli.claude import (
-    COMPACTION_RESERVE,
     Health,
     client_env,
     fetch_health,
-    max_output,
     told_window,
     write_private,
 )
@@ -153,10 +151,3 @@ def test_a_private_file_replaces_a_public_one(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
     with pytest.raises(ConfigError, match="can't write"):
         write_private(file / "below", "new")
-
-
-def test_the_client_hears_a_window_in_which_it_compacts_in_time() -> None:
-    """It compacts when less than a reply and its reserve are free: here, a quarter of the real."""
-    for n_ctx in (4096, 8192, 32_768):
-        assert told_window(n_ctx) - max_output(n_ctx) - COMPACTION_RESERVE == n_ctx - n_ctx // 4
-    assert told_window(200_000) == 200_000

@@ -17,7 +17,7 @@ from ratoon.errors import RatoonError
 
 Matcher = LLMatcher
 
-_N_SCHEMAS = 4096
+_N_SCHEMAS = 1024
 _REASON = re.compile(r"(?:at \d+\(\d+\): )?(?:failed to compile JSON schema: )?(.*)")
 
 
