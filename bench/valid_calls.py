@@ -149,7 +149,8 @@ def main() -> None:
     parser.add_argument("trace", type=Path, nargs="+")
     parser.add_argument("--model", help="GGUF file; default: the embedded one")
     parser.add_argument("--calls", type=int, default=10, help="calls for each tool")
-    parser.add_argument("--max-tokens", type=int, default=512)
+    parser.add_argument("--tool", help="only the tools of this name")
+    parser.add_argument("--max-tokens", type=int, default=2048)
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--top-p", type=float, default=1.0)
     parser.add_argument("--any", action="store_true", help="offer all tools of a request at once")
@@ -158,6 +159,7 @@ def main() -> None:
     args = parser.parse_args()
     try:
         groups = tool_sets(args.trace, together=args.any)
+        groups = [tools for tools in groups if args.tool in (None, tools[0]["name"])]
         server = build(Settings(model=args.model, constrain_tools=not args.unconstrained))
     except RatoonError as error:
         sys.exit(str(error))

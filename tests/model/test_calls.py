@@ -63,11 +63,11 @@ def ask(client: anthropic.Anthropic, *names: str, **fields: Any) -> Message:
     body: Any = {
         "model": "m",
         "max_tokens": 1000,
-        "temperature": 1.0,
         "messages": [{"role": "user", "content": "Use a tool."}],
         **({"tools": tools} if tools else {}),
     }
-    message: Message = client.messages.create(**body | fields)
+    # the client no longer knows ``temperature``
+    message: Message = client.messages.create(**body, extra_body={"temperature": 1.0, **fields})
     return message
 
 
@@ -98,7 +98,7 @@ def test_any_tool_may_be_called_and_nothing_else(client: anthropic.Anthropic) ->
 def test_structured_output_is_a_value(client: anthropic.Anthropic) -> None:
     schema = {**TOOLS["report"], "required": ["findings"]}
     output = {"format": {"type": "json_schema", "schema": schema}}
-    message = ask(client, extra_body={"output_config": output})
+    message = ask(client, output_config=output)
     [block] = message.content
     assert block.type == "text"
     assert is_valid(block.text, schema)
