@@ -18,8 +18,8 @@ SCRIPTS: dict[str, list[str]] = {
         call("Bash", command="exit 3", description="Fail"),
         call("NoSuchTool", depth=1.0),
         call("Bash", description="No command"),
-        # one brace is missing: no call, and so the end
-        raw_call("Bash", '{"command": "true"'),
+        # a colon is missing: no call, and so the end
+        raw_call("Bash", '{"command" "true"}'),
     ],
     "endless": ["word " * 3000],
     "long": ["word " * 400 + "And that was it."],
