@@ -15,7 +15,8 @@ class CallSplitter:
     """Gives a call's name and arguments as soon as they are sure (see ``Sink``).
 
     Where a form turns out to be none, everything from its start to the break is text, and what
-    follows is read again; nothing is read twice, so the work is linear in the reply's length.
+    follows is read again; nothing is read twice, so the work is linear in the reply's length. The
+    end mark of a call that broke behind its arguments is no text.
     """
 
     def __init__(
@@ -31,6 +32,8 @@ class CallSplitter:
         self._sink = Sink(self._source, tool_id, tools, takes_calls=takes_calls)
         self._reading: Reading | None = None
         self._start = ""  # of the form that is read
+        self._end_mark = ""  # of it
+        self._stray = ""  # the end mark that a broken call may still be followed by
         self._held = ""
         self._is_after_call = False
         self._has_spoken = False
@@ -50,7 +53,10 @@ class CallSplitter:
 
     def _text(self, text: str) -> str | None:
         """Say text; what follows the start of a call is returned."""
-        text = self._held + text
+        whole = self._behind_stray(self._held + text)
+        if whole is None:
+            return None
+        text = whole
         found = min(
             ((at, form.start, form) for form in self._forms if (at := self._find(form, text)) >= 0),
             default=None,
@@ -64,6 +70,15 @@ class CallSplitter:
         at, start, form = found
         self._begin(form)
         return text[at + len(start) :]
+
+    def _behind_stray(self, text: str) -> str | None:
+        """The text, without the end mark of a broken call; None, and held, while it may come."""
+        begun, stray = text.lstrip(), self._stray
+        if stray.startswith(begun) and begun != stray:
+            self._held = text
+            return None
+        self._stray = ""
+        return begun.removeprefix(stray) if stray and begun.startswith(stray) else text
 
     def _find(self, form: Form, text: str) -> int:
         """Where the form starts in the text, or -1."""
@@ -95,7 +110,7 @@ class CallSplitter:
     def _begin(self, form: Form) -> None:
         self._source.mark()
         self._sink.n_calls = 0
-        self._start = form.start
+        self._start, self._end_mark = form.start, form.end
         self._reading = _whole(form, self._source, self._sink)
 
     def _read(self, text: str) -> str | None:
@@ -108,6 +123,7 @@ class CallSplitter:
             self._leave(is_call=True)
         except Broken:
             self._leave(is_call=self._sink.cut(is_end=False))
+            self._stray = self._end_mark if self._is_after_call else ""
         else:
             return None
         return self._source.leave()

@@ -124,13 +124,19 @@ def test_too_deep_arguments_break() -> None:
     assert len(part.partial_json + rest.text) == len('{"a": ') + 100_000
 
 
+@pytest.mark.parametrize("rest", ["", " and so on", "</tool", "</tool_calls>", "</tool_call>"])
+def test_a_missing_brace_leaves_no_end_mark(rest: str) -> None:
+    call = '<tool_call>\n{"name": "f", "arguments": {"a": 1}\n</tool_call>'
+    text = (TextDelta(rest.lstrip()),) if rest else ()
+    assert parse(call + rest) == (ToolStart("t1", "f"), ToolInput('{"a": 1}'), ToolEnd(), *text)
+
+
 @pytest.mark.parametrize("gap", ["", "\n", "</tool_call>\n"])
 def test_a_call_behind_a_broken_one_is_found(gap: str) -> None:
     second = (ToolStart("t2", "read"), *READ[1:])
     begun = '<tool_call>{"name": "f", "arguments": {"a": "b" '
     first = (ToolStart("t1", "f"), ToolInput('{"a": "b"'), ToolEnd())
-    text = (TextDelta("</tool_call>"),) if "<" in gap else ()
-    assert parse(f"{begun}{gap}{CALL}") == (*first, *text, *second)
+    assert parse(f"{begun}{gap}{CALL}") == (*first, *second)
     assert parse(f"<tool_call>{{{gap}{CALL}") == (TextDelta(f"<tool_call>{{{gap}".rstrip()), *READ)
 
 
