@@ -34,7 +34,8 @@ class Lark:
     ) -> None:
         self.subject = ""  # whose schema is being written
         self._tokens = tokens
-        self._marks = re.compile("|".join(map(re.escape, tokens)) or "(?!)")
+        marks = sorted(tokens, key=len, reverse=True)  # one may be the beginning of another
+        self._marks = re.compile("|".join(map(re.escape, marks)) or "(?!)")
         self._fit = fit
         self._regex = regex
         self._rules: dict[str, str] = {}  # name with options → body
