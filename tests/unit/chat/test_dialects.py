@@ -199,6 +199,25 @@ def test_a_frame_is_read_where_no_tools_are() -> None:
     )
 
 
+@pytest.mark.parametrize("n", [1, 7, 1000])
+def test_a_stop_sequence_counts_in_the_text_of_a_frame_only(n: int) -> None:
+    reply = (
+        "<|channel|>analysis<|message|>The final STOP<|end|>"
+        "<|start|>assistant<|channel|>final<|message|>A ST, then STOP and more<|end|>"
+        '<|start|>assistant<|channel|>commentary to=functions.read<|message|>{"path": "STOP"}'
+    ).encode()
+    pieces = [reply[at : at + n] for at in range(0, len(reply), n)]
+    for stop in ("final", "message", "STOP"):
+        parser = ReplyParser([stop], True, lambda: "t1", DIALECTS["gpt_oss"], SCHEMAS)
+        deltas = [delta for piece in pieces for delta in parser.feed(piece)] + parser.finish()
+        expected: list[Delta] = [ThinkingDelta("The final STOP")]
+        expected.append(TextDelta("A ST, then " if stop == "STOP" else "A ST, then STOP and more"))
+        if stop != "STOP":
+            expected += [ToolStart("t1", "read"), ToolInput('{"path": "STOP"}'), ToolEnd()]
+        assert joined(deltas) == expected
+        assert parser.stopped == ("STOP" if stop == "STOP" else None)
+
+
 @each_dialect
 def test_arguments_come_as_they_are_written(dialect: str) -> None:
     """Before the end of the first string every character of it but a few is out."""

@@ -434,3 +434,28 @@ def test_grammars_are_kept() -> None:
     assert maker._triggers.cache_info().misses == 1
     guided(maker, prompted(SMALL))
     assert maker._triggers.cache_info().misses == 2
+
+
+@pytest.mark.parametrize(
+    ("dialect", "begun"),
+    [
+        ("qwen_xml", "<tool_call>\n<function=any>\n<parameter=WORD"),
+        ("glm", "<tool_call>any<arg_key>WORD"),
+        ("lfm2", "<|tool_call_start|>[any(WORD"),
+        ("gemma", "<|tool_call>call:any{a:{WORD"),
+    ],
+)
+def test_a_bare_key_ends(dialect: str, begun: str) -> None:
+    """A reading would break where one goes on for ever."""
+    guide = guided(PLAIN_MAKER, prompted({"any": {"type": "object"}}, dialect))
+    text = begun.replace("WORD", "k" * 200)
+    assert write(guide, PLAIN, text) == len(text) - 100
+
+
+@pytest.mark.parametrize("kind", ["integer", "number"])
+def test_a_bare_number_ends(kind: str) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": kind}}, "required": ["n"]}
+    guide = guided(PLAIN_MAKER, prompted({"count": schema}, "lfm2"))
+    text = "<|tool_call_start|>[count(n=" + "9" * 200
+    assert write(guide, PLAIN, text) == len(text) - 100
+    assert write(guide, PLAIN, ")]<|tool_call_end|>") == 19

@@ -12,6 +12,8 @@ from ratoon.chat.grammar.schema import Schema, closed, is_bounded
 # Any text. A negation alone would let broken UTF-8 through.
 ANY = "/(?s:.*)/"
 NOTHING = '""'
+# Characters in a bare key and digits in a row: a loop in one ends long before no reading takes it.
+MAX_WORD = 100
 
 # The separators of the prompts' JSON; blanks anywhere else are what small models get lost in.
 _JSON_STYLE = {
@@ -34,7 +36,8 @@ class Lark:
     ) -> None:
         self.subject = ""  # whose schema is being written
         self._tokens = tokens
-        self._marks = re.compile("|".join(map(re.escape, tokens)) or "(?!)")
+        marks = sorted(tokens, key=len, reverse=True)  # one may be the beginning of another
+        self._marks = re.compile("|".join(map(re.escape, marks)) or "(?!)")
         self._fit = fit
         self._regex = regex
         self._rules: dict[str, str] = {}  # name with options → body
@@ -128,10 +131,10 @@ def number(branch: Schema) -> str | None:
     return None if is_bounded(branch) else _SIMPLE.get(branch.get("type", ""))
 
 
-_INTEGER = "-?(0|[1-9][0-9]*)"
+_INTEGER = f"-?(0|[1-9][0-9]{{0,{MAX_WORD - 1}}})"
 _SIMPLE = {
     "integer": f"/{_INTEGER}/",
-    "number": f"/{_INTEGER}(\\.[0-9]+)?/",
+    "number": f"/{_INTEGER}(\\.[0-9]{{1,{MAX_WORD}}})?([eE][-+]?[0-9]{{1,3}})?/",
     "boolean": "/true|false/",
     "null": "/null/",
 }

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ratoon.chat.grammar.lark import NOTHING, Lark, one_of, plain, without
+from ratoon.chat.grammar.lark import MAX_WORD, NOTHING, Lark, number, one_of, plain, without
 from ratoon.chat.grammar.schema import (
     Schema,
     branches,
@@ -21,6 +21,7 @@ from ratoon.chat.grammar.schema import (
 # What a string must look like, which only a JSON grammar can say of escaped text.
 _FORMS = {"pattern", "format"}
 _CHARACTER = r'[^"\\\x00-\x1f\x7f]|\\(["\\bfnrt]|u[0-9a-fA-F]{4})'
+_ANY_BARE_KEY = f"/[A-Za-z_][A-Za-z0-9_]{{0,{MAX_WORD - 1}}}/"
 _BARE_KEY = re.compile(r"[\w$./-]+", re.ASCII)
 
 
@@ -77,7 +78,7 @@ class Literals:
         """Any further pair; empty where there is none."""
         if schema is None:
             return ""
-        name = self._lark.terminal("/[A-Za-z_][A-Za-z0-9_]*/") if key("a") == plain("a") else ""
+        name = self._lark.terminal(_ANY_BARE_KEY) if key("a") == plain("a") else ""
         return f"{name or self._string({})} {colon} {self.value(schema)}"
 
     def _bare_key(self, key: str) -> str | None:
@@ -111,7 +112,8 @@ class Literals:
             case "null":
                 return self._constant(None)
             case _:
-                return self._lark.json(branch)
+                simple = number(branch)
+                return self._lark.terminal(simple) if simple else self._lark.json(branch)
 
     def _string(self, branch: Schema) -> str:
         quote, stop = self._notation.quote, self._notation.stop

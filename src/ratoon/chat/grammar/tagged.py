@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ratoon.chat.grammar.lark import ANY, NOTHING, Lark, number, one_of, plain
+from ratoon.chat.grammar.lark import ANY, MAX_WORD, NOTHING, Lark, number, one_of, plain
 from ratoon.chat.grammar.literal import Literals, Notation
 from ratoon.chat.grammar.schema import (
     Schema,
@@ -52,7 +52,7 @@ def _pairs(lark: Lark, branch: Schema, root: Schema, tags: Tags) -> str:
             written.append(pair if is_required else f"({pair})?")
     others = extra(branch)
     if others is not None:
-        key = lark.terminal(f"/{tags.keys.pattern}/")
+        key = lark.terminal(f"/{tags.keys.pattern}/ & /(?s:.{{1,{MAX_WORD}}})/")
         written.append(f"({_pair(lark, key, others, root, tags)})*")
     return " ".join(written) or NOTHING
 
