@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ratoon.weights import embedded_weights
-from tests.synthetic import cut_layers
+from tests.synthetic.cut import cut_layers
+from tests.synthetic.tiny import write_tiny
 
 TEMPLATES = Path(__file__).parent / "templates"
-SYNTHETIC = Path(__file__).parent / "synthetic.py"
+SYNTHETIC = Path(__file__).parent / "synthetic"
 
 
 @pytest.fixture(scope="session")
@@ -22,16 +24,51 @@ def smollm2_path() -> Path:
 
 
 @pytest.fixture(scope="session")
-def cut4_path(smollm2_path: Path, pytestconfig: pytest.Config) -> Path:
+def tools_template() -> str:
+    """A chat template that knows tools."""
+    return (TEMPLATES / "chatml_tools.jinja").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def cut4_path(smollm2_path: Path, tools_template: str, pytestconfig: pytest.Config) -> Path:
     """The embedded model's first four layers, with a chat template that knows tools and a window
-    wide enough for a coding agent's prompt. Kept between runs, as making it takes seconds."""
-    template = (TEMPLATES / "chatml_tools.jinja").read_text(encoding="utf-8")
-    recipe = f"{smollm2_path.stat().st_size} {SYNTHETIC.read_text(encoding='utf-8')} {template}"
+    wide enough for a coding agent's prompt."""
+    recipe = f"{smollm2_path.stat().st_size} {_source('cut')} {tools_template}"
+
+    def make(file: Path) -> None:
+        cut_layers(smollm2_path, file, chat_template=tools_template, n_ctx_train=32768)
+
+    return _kept(pytestconfig, "cut4", recipe, make)
+
+
+@pytest.fixture(scope="session")
+def tiny_path(
+    smollm2_path: Path, tools_template: str, pytestconfig: pytest.Config
+) -> Callable[[str], Path]:
+    """A tiny model of an architecture in ``RECIPES``, with the embedded model's tokenizer."""
+    recipe = f"{smollm2_path.stat().st_size} {_source('tiny')} {tools_template}"
+
+    def find(name: str) -> Path:
+        def make(file: Path) -> None:
+            write_tiny(name, smollm2_path, file, tools_template)
+
+        return _kept(pytestconfig, name, recipe, make)
+
+    return find
+
+
+def _source(module: str) -> str:
+    return (SYNTHETIC / f"{module}.py").read_text(encoding="utf-8")
+
+
+def _kept(config: pytest.Config, name: str, recipe: str, make: Callable[[Path], None]) -> Path:
+    """Kept between runs, as making a model takes seconds."""
     digest = hashlib.sha256(recipe.encode()).hexdigest()[:12]
-    assert pytestconfig.cache is not None
-    file = pytestconfig.cache.mkdir("models") / f"cut4-{digest}.gguf"
+    assert config.cache is not None
+    file = config.cache.mkdir("models") / f"{name}-{digest}.gguf"
     if not file.is_file():
         # renamed when whole, so that an interrupted run leaves no torn model
         part = file.with_suffix(f".{os.getpid()}")
-        cut_layers(smollm2_path, part, chat_template=template, n_ctx_train=32768).rename(file)
+        make(part)
+        part.rename(file)
     return file

@@ -15,8 +15,9 @@ from ratoon.cache.placement import SeqId
 from ratoon.cache.prefix_cache import PrefixCache
 from ratoon.engine.engine import Engine, EngineConfig, cache_config
 from ratoon.engine.events import Event, Failed
-from ratoon.engine.llama import LlamaModel, ModelOptions, RowBatch, load_model
+from ratoon.engine.llama import LlamaModel, RowBatch, load_model
 from ratoon.engine.model import Chunk, Logits
+from ratoon.engine.options import ModelOptions
 from ratoon.engine.request import Request
 from ratoon.engine.scheduler import Run
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -315,8 +316,9 @@ def write_tiny(
         _add_field(writer, f"{recipe.architecture}.{key}", value)
     n_vocab = _copy_tokenizer(GGUFReader(tokenizer), writer, chat_template)
     norm = "token_embd_norm" if name == "lfm2" else "output_norm"
+    embedding = partial(_matrix, gain=recipe.embedding_gain)
     outer: dict[str, tuple[Shape, Fill]] = {
-        "token_embd.weight": ((N_EMBD, n_vocab), lambda rng, shape: _matrix(rng, shape, recipe.embedding_gain)),
+        "token_embd.weight": ((N_EMBD, n_vocab), embedding),
         f"{norm}.weight": ((N_EMBD,), _norm),
         "output.weight": ((N_EMBD, n_vocab), _sharp),
     }
