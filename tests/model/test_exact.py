@@ -15,11 +15,12 @@ from ratoon.cache.placement import SeqId
 from ratoon.cache.prefix_cache import PrefixCache
 from ratoon.engine.engine import Engine, EngineConfig, cache_config
 from ratoon.engine.events import Event, Failed
-from ratoon.engine.llama import LlamaModel, RowBatch, load_model
+from ratoon.engine.llama import LlamaModel, load_model
 from ratoon.engine.model import Chunk, Logits
 from ratoon.engine.options import ModelOptions
 from ratoon.engine.request import Request
 from ratoon.engine.scheduler import Run
+from tests.synthetic.tiny import RECIPES
 
 pytestmark = pytest.mark.model
 
@@ -169,17 +170,12 @@ class Bench:
 
 
 def cold_logits(model: LlamaModel, tokens: list[int], ends: Sequence[int]) -> dict[int, Logits]:
-    """Logits after each of the prefixes that end at ``ends``, from one prefill in one batch."""
+    """Logits after each of the prefixes that end at ``ends``, each from a prefill of its own."""
     seq = SeqId(0)
-    model.drop(seq, 0)
-    cuts = sorted(set(ends))
-    chunks = [
-        Chunk(seq, start, tokens[start:end], wants_logits=True)
-        for start, end in zip([0, *cuts[:-1]], cuts, strict=True)
-    ]
-    batch = RowBatch(cuts[-1])
     found = {}
-    for end, logits in zip(cuts, model.forward_rows(chunks, batch), strict=True):
+    for end in ends:
+        model.drop(seq, 0)
+        (logits,) = model.forward_rows([Chunk(seq, 0, tokens[:end], wants_logits=True)])
         assert logits is not None
         found[end] = logits.copy()
     return found
@@ -203,6 +199,12 @@ def run_scripts(path: Path, n_scripts: int, seed: int, n_longest: int = N_CTX - 
     finally:
         model.close()
         cold.close()
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("seed", range(2))
+def test_every_memory_kind(tiny_path: Callable[[str], Path], name: str, seed: int) -> None:
+    run_scripts(tiny_path(name), 60, seed)
 
 
 @pytest.mark.parametrize("seed", range(4))

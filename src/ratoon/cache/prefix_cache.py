@@ -349,12 +349,14 @@ class PrefixCache:
 
         A state that can be trimmed serves every shorter prefix, so only forks that keep being used
         are saved (they outlive their branches). Others must be saved exactly where they will be
-        needed: at the boundaries, and where this prompt left a known path.
+        needed: at the boundaries, where this prompt left a known path, and near its end.
         """
         if self.memory.can_trim:
             self._save_fork(lease, tokens, now)
             return
         points = {self.config.floor(n) for n in (*boundaries, limit)}
+        if max(points) < len(tokens) - self.config.min_snapshot:
+            points.add(self.config.floor(len(tokens) - 1))
         points = {n for n in points if lease.n_cached <= n < len(tokens)} - {0}
         lease.cuts |= points
         lease.saves |= points

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from ratoon.cache.config import CacheConfig
+from ratoon.cache.eviction import worth
 from ratoon.cache.placement import CacheOp, Copy, Drop, MemoryKind, Restore, Rewind, Save, SeqId
 from ratoon.cache.prefix_cache import Full, Lease, PrefixCache, Wait
 
@@ -90,6 +91,20 @@ def config(memory: MemoryKind = MemoryKind.FULL, **changes: object) -> CacheConf
     return CacheConfig(**(base | changes))  # type: ignore[arg-type]
 
 
+KINDS: dict[str, dict[str, object]] = {
+    "full": {"memory": MemoryKind.FULL},
+    "window": {"memory": MemoryKind.WINDOW, "window": 16, "state_bytes": 60},
+    "window_in_steps": {
+        "memory": MemoryKind.WINDOW,
+        "window": 16,
+        "state_bytes": 60,
+        "save_step": 8,
+    },
+    "recurrent": {"memory": MemoryKind.RECURRENT, "bytes_per_token": 0, "state_bytes": 100},
+    "hybrid": {"memory": MemoryKind.HYBRID, "state_bytes": 60},
+}
+
+
 @dataclass
 class World:
     """Running requests, the cache, the device, and every token list ever asked for."""
@@ -164,20 +179,6 @@ class World:
         else:
             self.cache.release(lease, tokens, self.now)
             self.known.append(tokens[:])
-
-
-KINDS: dict[str, dict[str, object]] = {
-    "full": {"memory": MemoryKind.FULL},
-    "window": {"memory": MemoryKind.WINDOW, "window": 16, "state_bytes": 60},
-    "window_in_steps": {
-        "memory": MemoryKind.WINDOW,
-        "window": 16,
-        "state_bytes": 60,
-        "save_step": 8,
-    },
-    "recurrent": {"memory": MemoryKind.RECURRENT, "bytes_per_token": 0, "state_bytes": 100},
-    "hybrid": {"memory": MemoryKind.HYBRID, "state_bytes": 60},
-}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -266,7 +267,70 @@ def test_a_recurrent_leader_is_cut_where_the_sibling_leaves() -> None:
     cache = PrefixCache(config(MemoryKind.RECURRENT))
     leader = acquire(cache, [*range(50), 100, 101])
     assert isinstance(cache.acquire([*range(50), 200], (), 0.0), Wait)
-    assert leader.cuts == {50}
+    assert leader.cuts == {50, 51}
+    assert leader.saves == {50, 51}
+
+
+def run_through(cache: PrefixCache, device: FakeDevice, tokens: list[int], marks: set[int]) -> None:
+    """A request that is computed, saved at its marks, and parked at its end."""
+    lease = cache.acquire(tokens, tuple(marks), 0.0)
+    assert isinstance(lease, Lease)
+    device.execute()
+    for n in sorted({*lease.cuts, len(tokens)}):
+        cache.advance([(lease, n - lease.slot.n_tokens)])
+        device.held[lease.slot.seq_id] = tokens[:n]
+        cache.checkpoint(lease, tokens, 0.0)
+        device.execute()
+    cache.release(lease, tokens, 0.0)
+    cache.check()
+
+
+@pytest.mark.parametrize("kind", ["window", "hybrid"])
+def test_a_part_takes_a_longer_state_back_to_where_it_was_saved(kind: str) -> None:
+    cache = PrefixCache(config(**KINDS[kind]))  # type: ignore[arg-type]
+    device = FakeDevice(cache)
+    run_through(cache, device, list(range(100)), {40, 60})
+    # three parts, for the end of the prompt is one, and no whole state
+    assert cache.host.n_bytes == 3 * cache.config.n_bytes(0, is_part=True)
+    fork = acquire(cache, [*range(45), 7])
+    assert (fork.n_cached, fork.layer) == (40, "device")
+    device.execute()
+    assert device.held[fork.slot.seq_id] == list(range(40))
+    cache.offload_all(0.0)
+    device.execute()
+    cache.discard(fork)
+    restored = acquire(cache, [*range(70), 7])
+    assert (restored.n_cached, restored.layer) == (60, "host")
+    device.execute()
+    assert device.held[restored.slot.seq_id] == list(range(60))
+
+
+def test_a_part_without_a_carrier_is_not_used_and_the_first_to_go() -> None:
+    cache = PrefixCache(config(**KINDS["hybrid"]))  # type: ignore[arg-type]
+    device = FakeDevice(cache)
+    run_through(cache, device, list(range(100)), {40})
+    (slot,) = cache.pool.parked
+    cache.discard_parked({slot.seq_id})
+    device.execute()
+    assert acquire(cache, [*range(50), 7]).n_cached == 0
+    (node,) = (node for node in cache.tree.root.subtree() if node.n_tokens == 40)
+    assert worth(node, 60, 0.0, MemoryKind.HYBRID, is_part=True) == 0
+
+
+def test_of_a_state_that_another_carries_only_the_part_goes_to_the_host() -> None:
+    cache = PrefixCache(config(**KINDS["hybrid"]))  # type: ignore[arg-type]
+    short = acquire(cache, list(range(60)))
+    cache.advance([(short, 60)])
+    long = acquire(cache, list(range(110)))
+    assert long.n_cached == 60
+    finish(cache, long, list(range(110)))
+    cache.release(short, list(range(60)), 0.0)
+    assert short.slot.node.snapshot is not None  # of the moment when the other began
+    cache.forget(short.slot.node.snapshot)
+    cache.take_ops()
+    cache.offload_all(0.0)
+    saves = [op.snapshot for op in cache.take_ops() if isinstance(op, Save)]
+    assert [(each.n_tokens, each.is_part) for each in saves] == [(60, True), (110, False)]
 
 
 def test_an_offloaded_state_comes_back_from_the_host() -> None:
