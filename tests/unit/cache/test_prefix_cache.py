@@ -330,7 +330,7 @@ def test_of_a_state_that_another_carries_only_the_part_goes_to_the_host() -> Non
     cache.take_ops()
     cache.offload_all(0.0)
     saves = [op.snapshot for op in cache.take_ops() if isinstance(op, Save)]
-    assert [(each.n_tokens, each.is_part) for each in saves] == [(60, True), (110, False)]
+    assert {each.n_tokens: each.is_part for each in saves} == {60: True, 110: False}
 
 
 def test_an_offloaded_state_comes_back_from_the_host() -> None:
