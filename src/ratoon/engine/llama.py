@@ -396,7 +396,9 @@ def _open_context(handle: C.llama_model_p, options: ModelOptions) -> C.llama_con
 def _auto_cells(handle: C.llama_model_p, n_ctx: int) -> int:
     """Room for four full windows where that is cheap, one where it is not."""
     heads = max(1, int(C.llama_model_n_head(handle)))
-    width = int(C.llama_model_n_embd(handle)) // heads * int(C.llama_model_n_head_kv(handle))
+    # of the first layer; a hybrid's may have none
+    heads_kv = int(C.llama_model_n_head_kv(handle)) or heads
+    width = int(C.llama_model_n_embd(handle)) // heads * heads_kv
     per_cell = 4 * width * int(C.llama_model_n_layer(handle))  # f16, keys and values
     return max(n_ctx, min(4 * n_ctx, AUTO_CELLS_BYTES // max(1, per_cell)))
 
