@@ -188,13 +188,16 @@ def cold_logits(model: LlamaModel, tokens: list[int], ends: Sequence[int]) -> di
     return found
 
 
-def open_pair(path: Path) -> tuple[LlamaModel, LlamaModel]:
-    cold = ModelOptions(n_ctx=N_CTX, n_seq=1, n_batch=512, n_ubatch=512, is_exact=True)
-    return load_model(path, OPTIONS), load_model(path, cold)
+def open_pair(path: Path, n_threads: int) -> tuple[LlamaModel, LlamaModel]:
+    options = replace(OPTIONS, n_threads=n_threads)
+    cold = replace(options, n_seq=1, n_batch=512, n_ubatch=512)
+    return load_model(path, options), load_model(path, cold)
 
 
-def run_scripts(path: Path, n_scripts: int, seed: int, n_longest: int = N_CTX - 12) -> None:
-    model, cold = open_pair(path)
+def run_scripts(
+    path: Path, n_scripts: int, seed: int, n_longest: int = N_CTX - 12, n_threads: int = 1
+) -> None:
+    model, cold = open_pair(path, n_threads)
     try:
         bench = Bench(model, cold, random.Random(seed), n_longest)
         for _ in range(n_scripts):
@@ -221,4 +224,4 @@ def test_four_layers(cut4_path: Path, seed: int) -> None:
 
 @pytest.mark.timeout(1200)
 def test_smollm2(smollm2_path: Path) -> None:
-    run_scripts(smollm2_path, 200, seed=7, n_longest=48)
+    run_scripts(smollm2_path, 200, seed=7, n_longest=48, n_threads=0)

@@ -104,7 +104,7 @@ def test_a_session_forwards_what_a_perfect_cache_would(
     trace = read_trace(sessions.write(records, tmp_path / "trace.jsonl"))
     is_whole = not MEMORY[name].can_trim
     rows = measure(trace, make_renderer(path, None), is_whole=is_whole)
-    with live(Settings(model=str(path), n_ctx=4096)) as server:
+    with live(Settings(model=str(path), n_ctx=4096, threads=1)) as server:
         first, again = (replay(trace, ReplayOptions(server.url, max_tokens=4)) for _ in range(2))
     assert first.errors == again.errors == []
     assert first.n_forwarded <= SLACK * sum(int(row["n_forwarded"]) for row in rows)
@@ -118,7 +118,7 @@ def test_a_session_survives_a_small_device_and_a_small_host(
     records = sessions.fan_out(4, 2, seed=5)
     trace = read_trace(sessions.write(records, tmp_path / "trace.jsonl"))
     settings = Settings(
-        model=str(tiny_path(name)), n_ctx=2048, n_cells=3072, n_seq=2, host_bytes=300_000
+        model=str(tiny_path(name)), n_ctx=2048, n_cells=3072, n_seq=2, host_bytes=300_000, threads=1
     )
     with live(settings) as server:
         report = replay(trace, ReplayOptions(server.url, max_tokens=4))
