@@ -20,8 +20,9 @@ from ratoon.chat.template import ChatTemplate
 from ratoon.config import Settings
 from ratoon.engine.dummy import DummyModel
 from ratoon.engine.engine import Engine, EngineConfig
-from ratoon.engine.llama import ModelOptions, load_model
+from ratoon.engine.llama import load_model
 from ratoon.engine.model import Model
+from ratoon.engine.options import ModelOptions
 from ratoon.engine.request import SamplingParams
 from ratoon.errors import ConfigError, ModelError
 from ratoon.reuse.replies import ReplyMemory

@@ -11,8 +11,9 @@ import pytest
 
 from ratoon.cache.cells import CellMap
 from ratoon.cache.placement import SeqId
-from ratoon.engine.llama import LlamaModel, ModelOptions, load_model
+from ratoon.engine.llama import LlamaModel, load_model
 from ratoon.engine.model import Chunk
+from ratoon.engine.options import ModelOptions
 
 pytestmark = pytest.mark.model
 

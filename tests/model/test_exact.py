@@ -15,10 +15,12 @@ from ratoon.cache.placement import SeqId
 from ratoon.cache.prefix_cache import PrefixCache
 from ratoon.engine.engine import Engine, EngineConfig, cache_config
 from ratoon.engine.events import Event, Failed
-from ratoon.engine.llama import LlamaModel, ModelOptions, RowBatch, load_model
+from ratoon.engine.llama import LlamaModel, load_model
 from ratoon.engine.model import Chunk, Logits
+from ratoon.engine.options import ModelOptions
 from ratoon.engine.request import Request
 from ratoon.engine.scheduler import Run
+from tests.synthetic.tiny import RECIPES
 
 pytestmark = pytest.mark.model
 
@@ -33,9 +35,14 @@ class Recorder:
         self._model = model
         self.running: Callable[[], list[Run]] = list
         self.seen: dict[str, list[tuple[int, Logits]]] = {}
+        self.n_rewinds = 0
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._model, name)
+
+    def rewind(self, seq_id: SeqId, data: memoryview, n_tokens: int) -> None:
+        self.n_rewinds += 1
+        self._model.rewind(seq_id, data, n_tokens)
 
     def forward(self, chunks: Sequence[Chunk]) -> list[Logits | None]:
         out = self._model.forward(chunks)
@@ -61,7 +68,9 @@ class Bench:
         self.n_rows = 0
         self.now = 0.0
         self.recorder = Recorder(model)
-        config = EngineConfig(host_bytes=400 * model.shape.bytes_per_token, prefill_chunk=7)
+        shape = model.shape
+        host_bytes = 400 * shape.bytes_per_token + 6 * shape.state_bytes
+        config = EngineConfig(host_bytes=host_bytes, prefill_chunk=7)
         limits = replace(
             cache_config(model, config),
             min_reuse=2,
@@ -168,29 +177,27 @@ class Bench:
 
 
 def cold_logits(model: LlamaModel, tokens: list[int], ends: Sequence[int]) -> dict[int, Logits]:
-    """Logits after each of the prefixes that end at ``ends``, from one prefill in one batch."""
+    """Logits after each of the prefixes that end at ``ends``, each from a prefill of its own."""
     seq = SeqId(0)
-    model.drop(seq, 0)
-    cuts = sorted(set(ends))
-    chunks = [
-        Chunk(seq, start, tokens[start:end], wants_logits=True)
-        for start, end in zip([0, *cuts[:-1]], cuts, strict=True)
-    ]
-    batch = RowBatch(cuts[-1])
     found = {}
-    for end, logits in zip(cuts, model.forward_rows(chunks, batch), strict=True):
+    for end in ends:
+        model.drop(seq, 0)
+        (logits,) = model.forward_rows([Chunk(seq, 0, tokens[:end], wants_logits=True)])
         assert logits is not None
         found[end] = logits.copy()
     return found
 
 
-def open_pair(path: Path) -> tuple[LlamaModel, LlamaModel]:
-    cold = ModelOptions(n_ctx=N_CTX, n_seq=1, n_batch=512, n_ubatch=512, is_exact=True)
-    return load_model(path, OPTIONS), load_model(path, cold)
+def open_pair(path: Path, n_threads: int) -> tuple[LlamaModel, LlamaModel]:
+    options = replace(OPTIONS, n_threads=n_threads)
+    cold = replace(options, n_seq=1, n_batch=512, n_ubatch=512)
+    return load_model(path, options), load_model(path, cold)
 
 
-def run_scripts(path: Path, n_scripts: int, seed: int, n_longest: int = N_CTX - 12) -> None:
-    model, cold = open_pair(path)
+def run_scripts(
+    path: Path, n_scripts: int, seed: int, n_longest: int = N_CTX - 12, n_threads: int = 1
+) -> None:
+    model, cold = open_pair(path, n_threads)
     try:
         bench = Bench(model, cold, random.Random(seed), n_longest)
         for _ in range(n_scripts):
@@ -199,9 +206,15 @@ def run_scripts(path: Path, n_scripts: int, seed: int, n_longest: int = N_CTX - 
         assert set(bench.layers) == {"cold", "device", "host"}
         assert bench.engine.scheduler.n_preemptions > 0
         assert bench.n_rows >= 2 * n_scripts
+        assert bool(bench.recorder.n_rewinds) == model.shape.memory.has_part
     finally:
         model.close()
         cold.close()
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_memory_kind(tiny_path: Callable[[str], Path], name: str) -> None:
+    run_scripts(tiny_path(name), 60, seed=0)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -211,4 +224,4 @@ def test_four_layers(cut4_path: Path, seed: int) -> None:
 
 @pytest.mark.timeout(1200)
 def test_smollm2(smollm2_path: Path) -> None:
-    run_scripts(smollm2_path, 200, seed=7, n_longest=48)
+    run_scripts(smollm2_path, 200, seed=7, n_longest=48, n_threads=0)

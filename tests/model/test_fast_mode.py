@@ -15,8 +15,9 @@ import pytest
 from ratoon.cache.placement import SeqId
 from ratoon.engine.engine import Engine, EngineConfig
 from ratoon.engine.events import Event
-from ratoon.engine.llama import LlamaModel, ModelOptions, load_model
+from ratoon.engine.llama import LlamaModel, load_model
 from ratoon.engine.model import Chunk
+from ratoon.engine.options import ModelOptions
 from ratoon.engine.request import Request
 
 pytestmark = pytest.mark.model

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from ratoon.cache.eviction import worth
-from ratoon.cache.placement import Snapshot
+from ratoon.cache.placement import MemoryKind, Snapshot
 from ratoon.cache.radix import Node, RadixTree
 
 
 class HostTier:
     """Owns which node has a snapshot. ``n_bytes`` is always the sum over them."""
 
-    def __init__(self, tree: RadixTree, max_bytes: int, can_trim: bool) -> None:
+    def __init__(self, tree: RadixTree, max_bytes: int, memory: MemoryKind) -> None:
         self._tree = tree
         self._max_bytes = max_bytes
-        self._can_trim = can_trim
+        self._memory = memory
         self._nodes: dict[Snapshot, Node] = {}
         self.n_bytes = 0
         self.n_evicted = 0
@@ -21,13 +21,13 @@ class HostTier:
     def __len__(self) -> int:
         return len(self._nodes)
 
-    def make_room(self, node: Node, n_bytes: int, now: float) -> bool:
+    def make_room(self, node: Node, n_bytes: int, now: float, *, is_part: bool = False) -> bool:
         """Evict what is worth less than a new state at ``node``. False: it does not pay to save it,
         and nothing was evicted."""
         missing = self.n_bytes + n_bytes - self._max_bytes
         if missing <= 0:
             return True
-        limit = worth(node, n_bytes, now, self._can_trim)
+        limit = worth(node, n_bytes, now, self._memory, is_part=is_part)
         victims: list[Snapshot] = []
         for value, snapshot in self._ranked(now):
             if missing <= 0 or value >= limit:
@@ -45,17 +45,20 @@ class HostTier:
     def _ranked(self, now: float) -> list[tuple[float, Snapshot]]:
         """Cheapest loss first; of those on a running request's path, last."""
         priced = [
-            (node.ref_count > 0, worth(node, snapshot.n_bytes, now, self._can_trim), snapshot)
+            (node.ref_count > 0, self._worth(node, snapshot, now), snapshot)
             for snapshot, node in self._nodes.items()
         ]
         priced.sort(key=lambda entry: entry[:2])
         return [(value, snapshot) for _, value, snapshot in priced]
 
-    def add(self, node: Node, n_bytes: int) -> Snapshot:
+    def _worth(self, node: Node, snapshot: Snapshot, now: float) -> float:
+        return worth(node, snapshot.n_bytes, now, self._memory, is_part=snapshot.is_part)
+
+    def add(self, node: Node, n_bytes: int, *, is_part: bool = False) -> Snapshot:
         """A snapshot at ``node``, to be filled; room was made before."""
         if node.snapshot is not None:
             self.remove(node.snapshot, prune=False)
-        snapshot = Snapshot(node.n_tokens, n_bytes)
+        snapshot = Snapshot(node.n_tokens, n_bytes, is_part)
         node.snapshot = snapshot
         self._nodes[snapshot] = node
         self.n_bytes += n_bytes

@@ -22,10 +22,23 @@ class MemoryKind(enum.Enum):
         """Whether a state for ``n`` tokens can be cut back to any shorter prefix."""
         return self is MemoryKind.FULL
 
+    @property
+    def has_part(self) -> bool:
+        """Whether most of a state can be cut back, and only a small part of it can't."""
+        return self in (MemoryKind.WINDOW, MemoryKind.HYBRID)
+
+    @property
+    def has_cells(self) -> bool:
+        """Whether tokens take room on the device, besides that of their sequence."""
+        return self is not MemoryKind.RECURRENT
+
 
 @dataclass(eq=False, slots=True)
 class Snapshot:
-    """Saved state of ``n_tokens`` tokens in host memory.
+    """Saved state of ``n_tokens`` tokens in host memory: whole, or the part that can't be cut.
+
+    A part (a window, recurrent states) is small. It turns any longer state that begins with the
+    same tokens, its *carrier*, into one of ``n_tokens``.
 
     Created by the decision to save and filled when the engine executes it; until then ``data`` is
     ``None`` and ``n_bytes`` is an estimate. Operations run in the order they were decided, so a
@@ -34,12 +47,14 @@ class Snapshot:
 
     n_tokens: int
     n_bytes: int
+    is_part: bool = False
     data: memoryview | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Make ``dst`` hold the first ``n_tokens`` of ``src``. Shares cells where the memory allows."""
+    """Make ``dst`` hold the first ``n_tokens`` of ``src``. Shares cells where the memory allows.
+    Of memory that can't be cut it holds more, and is rewound next."""
 
     src: SeqId
     dst: SeqId
@@ -56,7 +71,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Copy a whole sequence to host memory."""
+    """Copy a sequence to host memory, or the part of it that the snapshot wants."""
 
     seq_id: SeqId
     snapshot: Snapshot
@@ -64,11 +79,19 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Make an empty sequence hold a snapshot, cut to its first ``n_tokens``."""
+    """Make an empty sequence hold a whole snapshot, cut to its first ``n_tokens``."""
 
     snapshot: Snapshot
     seq_id: SeqId
     n_tokens: int
 
 
-CacheOp = Copy | Drop | Save | Restore
+@dataclass(frozen=True, slots=True)
+class Rewind:
+    """Take a sequence back to the tokens of a part, with what the part has saved."""
+
+    seq_id: SeqId
+    snapshot: Snapshot
+
+
+CacheOp = Copy | Drop | Save | Restore | Rewind

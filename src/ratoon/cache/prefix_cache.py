@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from ratoon.cache.cells import CellMap
 from ratoon.cache.config import CacheConfig
-from ratoon.cache.eviction import worth
+from ratoon.cache.eviction import has_carrier, overlap, worth
 from ratoon.cache.host import HostTier
-from ratoon.cache.placement import CacheOp, Copy, Drop, Restore, Save, SeqId, Snapshot
+from ratoon.cache.placement import CacheOp, Copy, Drop, Restore, Rewind, Save, SeqId, Snapshot
 from ratoon.cache.radix import Node, RadixTree
 from ratoon.cache.slots import Slot, SlotPool
 from ratoon.cache.source import Source, best_source, states_on_path, worthy_leader
@@ -32,7 +32,7 @@ class Lease:
     slot: Slot
     n_cached: int
     layer: str
-    snapshot: Snapshot | None = None  # what it was restored from
+    origins: tuple[Snapshot, ...] = ()  # what it was restored from
     cuts: set[int] = field(default_factory=set)
     saves: set[int] = field(default_factory=set)
 
@@ -54,11 +54,12 @@ class PrefixCache:
 
     def __init__(self, config: CacheConfig) -> None:
         self.config = config
-        self.can_trim = config.memory.can_trim
+        self.memory = config.memory
         self.tree = RadixTree()
         self.pool = SlotPool(config.n_seq)
-        self.host = HostTier(self.tree, config.host_bytes, self.can_trim)
-        self.cells = CellMap(config.n_cells, config.n_ubatch) if config.is_unified else None
+        self.host = HostTier(self.tree, config.host_bytes, config.memory)
+        has_cells = config.is_unified and config.memory.has_cells
+        self.cells = CellMap(config.n_cells, config.n_ubatch) if has_cells else None
         self.n_compactions = 0
         self._ops: list[CacheOp] = []
         self._leases: dict[Slot, Lease] = {}
@@ -94,7 +95,8 @@ class PrefixCache:
         slot = self._occupy(source, tokens, now)
         if slot is None:
             return Full()
-        lease = Lease(slot, source.n_tokens, source.layer, snapshot=source.snapshot)
+        origins = tuple(each for each in (source.snapshot, source.part) if each is not None)
+        lease = Lease(slot, source.n_tokens, source.layer, origins)
         self._settle(lease, self.tree.insert(tokens))
         self._touch(slot.node, source, now)
         self._plan_saves(lease, tokens, limit, boundaries, now)
@@ -102,8 +104,9 @@ class PrefixCache:
 
     def _follow(self, leader: Slot, reach: int) -> Wait:
         """Wait for the leader's first ``reach`` tokens; untrimmable, it must stop right there."""
-        if not self.can_trim:
+        if not self.memory.can_trim:
             self._leases[leader].cuts.add(reach)
+            self._leases[leader].saves.add(reach)
         return Wait(reach)
 
     def _settle(self, lease: Lease, node: Node) -> None:
@@ -126,7 +129,7 @@ class PrefixCache:
         n = lease.slot.n_tokens
         if n in lease.saves:
             lease.saves.discard(n)
-            self._save(lease.slot, self.tree.insert(tokens[:n]), now)
+            self._save_passing(lease.slot, self.tree.insert(tokens[:n]), now)
 
     def release(
         self, lease: Lease, tokens: list[int], now: float, bookmark: bytes | None = None
@@ -197,13 +200,13 @@ class PrefixCache:
         if not takes_over and not self._make_room(need, slot, now, needs_id=True):
             if slot is None or slot.is_leased:
                 return None
-            self._save_tail(slot, source.n_tokens, now)  # the last resort: its own tail
+            self._save_tail(slot, source, now)  # the last resort: its own tail
             takes_over = True
         if takes_over and slot is not None:
             if not self._make_room_by_cut(need, slot, source.n_tokens, now):
                 return None
             if slot.n_tokens > source.n_tokens:
-                self._cut(slot, source.n_tokens)
+                self._cut(slot, source.n_tokens, source.part)
             slot.is_leased = True
             return slot
         taken = self.pool.take(self.tree.root, source.n_tokens)
@@ -224,8 +227,8 @@ class PrefixCache:
         """Cells that running requests still need for their prompts."""
         return sum(max(0, slot.node.n_tokens - slot.n_tokens) for slot in self.pool.leased)
 
-    def _save_tail(self, slot: Slot, n_keep: int, now: float) -> None:
-        if self.can_trim and slot.n_tokens - n_keep >= self.config.min_snapshot:
+    def _save_tail(self, slot: Slot, source: Source, now: float) -> None:
+        if slot.n_tokens - source.n_tokens >= self.config.min_snapshot:
             self._save(slot, slot.node, now)
 
     def _fill(self, slot: Slot, source: Source) -> None:
@@ -233,8 +236,10 @@ class PrefixCache:
             self._ops.append(Copy(source.slot.seq_id, slot.seq_id, source.n_tokens))
             if self.cells is not None:
                 self.cells.share(source.slot.seq_id, slot.seq_id, source.n_tokens)
+            if source.part is not None:
+                self._ops.append(Rewind(slot.seq_id, source.part))
         elif source.snapshot is not None:
-            self._restore(slot, source.snapshot, source.n_tokens)
+            self._restore(slot, source.snapshot, source.n_tokens, source.part)
 
     def _may_take_over(self, slot: Slot, n_tokens: int) -> bool:
         """A parked sequence is continued in place when little of it is lost."""
@@ -272,7 +277,7 @@ class PrefixCache:
 
     def _parked_by_worth(self, now: float) -> list[Slot]:
         def value(slot: Slot) -> float:
-            return worth(slot.node, self._bytes(slot), now, self.can_trim)
+            return worth(slot.node, self._bytes(slot), now, self.memory, is_part=False)
 
         return sorted(self.pool.parked, key=value)
 
@@ -283,33 +288,29 @@ class PrefixCache:
 
         Saving copies the whole state, which costs about as much as computing 1/64 of it.
         """
-        gain = slot.n_tokens - self._overlap(slot, on_device=False)
-        if gain >= max(self.config.min_snapshot, slot.n_tokens // 64):
-            self._save(slot, slot.node, now)
+        is_part = self.memory.has_part and has_carrier(slot.node, but=slot)
+        gain = slot.n_tokens - overlap(slot, self.memory, on_device=False)
+        cost = 0 if is_part else slot.n_tokens // 64
+        is_useful = not is_part or self.config.floor(slot.n_tokens) == slot.n_tokens
+        if is_useful and gain >= max(self.config.min_snapshot, cost):
+            self._save(slot, slot.node, now, is_part=is_part)
         self._free(slot)
 
-    def _save(self, slot: Slot, node: Node, now: float) -> None:
-        if node.snapshot is None and self.host.make_room(node, self._bytes(slot), now):
-            self._ops.append(Save(slot.seq_id, self.host.add(node, self._bytes(slot))))
-        self.tree.prune(node)
+    def _save_passing(self, slot: Slot, node: Node, now: float) -> None:
+        """Save the state of a sequence that goes on from here, and so carries a part."""
+        self._save(slot, node, now, is_part=self.memory.has_part)
 
-    def _overlap(self, slot: Slot, *, on_device: bool) -> int:
-        """Tokens of this state that another one holds too: any other, or only device ones."""
-        below: Node | None = None
-        for node in slot.node.ancestors():
-            others = any(other is not slot for other in node.slots)
-            others |= node.snapshot is not None and not on_device
-            branches = [child for child in node.children.values() if child is not below]
-            if on_device:
-                branches = [child for child in branches if any(n.slots for n in child.subtree())]
-            if others or (branches and self.can_trim):
-                return node.n_tokens
-            below = node
-        return 0
+    def _save(self, slot: Slot, node: Node, now: float, *, is_part: bool = False) -> None:
+        if node.snapshot is None or (node.snapshot.is_part and not is_part):
+            n_bytes = self.config.n_bytes(node.n_tokens, is_part=is_part)
+            if self.host.make_room(node, n_bytes, now, is_part=is_part):
+                snapshot = self.host.add(node, n_bytes, is_part=is_part)
+                self._ops.append(Save(slot.seq_id, snapshot))
+        self.tree.prune(node)
 
     def _drop_twins(self, slot: Slot) -> None:
         """Parked states that the newly parked ``slot`` contains cost an id and their tail."""
-        if not self.can_trim:
+        if not self.memory.can_trim:
             return
         for node in slot.node.ancestors():
             for other in list(node.slots):
@@ -322,20 +323,24 @@ class PrefixCache:
         self.pool.free(slot)
         self.tree.prune(node)
 
-    def _cut(self, slot: Slot, n_keep: int) -> None:
-        self._ops.append(Drop(slot.seq_id, n_keep))
+    def _cut(self, slot: Slot, n_keep: int, part: Snapshot | None = None) -> None:
+        self._ops.append(Rewind(slot.seq_id, part) if part else Drop(slot.seq_id, n_keep))
         if self.cells is not None:
             self.cells.cut(slot.seq_id, n_keep)
         slot.n_tokens = n_keep
 
-    def _restore(self, slot: Slot, snapshot: Snapshot, n_tokens: int) -> None:
-        self._ops.append(Restore(snapshot, slot.seq_id, n_tokens))
+    def _restore(
+        self, slot: Slot, snapshot: Snapshot, n_tokens: int, part: Snapshot | None = None
+    ) -> None:
+        self._ops.append(Restore(snapshot, slot.seq_id, snapshot.n_tokens if part else n_tokens))
+        if part is not None:
+            self._ops.append(Rewind(slot.seq_id, part))
         if self.cells is not None:
             self.cells.restore(slot.seq_id, snapshot.n_tokens)
             self.cells.cut(slot.seq_id, n_tokens)
 
     def _bytes(self, slot: Slot) -> int:
-        return max(1, slot.n_tokens * self.config.bytes_per_token)
+        return self.config.n_bytes(slot.n_tokens)
 
     # --- where states are saved ----------------------------------------------------------------
 
@@ -353,14 +358,18 @@ class PrefixCache:
 
         A state that can be trimmed serves every shorter prefix, so only forks that keep being used
         are saved (they outlive their branches). Others must be saved exactly where they will be
-        needed: at the boundaries, and where this prompt left a known path.
+        needed: at the boundaries, where this prompt left a known path, and near its end.
         """
-        if self.can_trim:
+        if self.memory.can_trim:
             self._save_fork(lease, tokens, now)
             return
-        points = {n for n in (*boundaries, limit) if lease.n_cached < n < len(tokens)}
+        points = {self.config.floor(n) for n in (*boundaries, limit)}
+        if max(points) < len(tokens) - self.config.min_snapshot:
+            points.add(self.config.floor(len(tokens) - 1))
+        points = {n for n in points if lease.n_cached <= n < len(tokens)} - {0}
         lease.cuts |= points
         lease.saves |= points
+        self.checkpoint(lease, tokens, now)
 
     def _save_fork(self, lease: Lease, tokens: list[int], now: float) -> None:
         n = lease.n_cached
@@ -383,12 +392,12 @@ class PrefixCache:
             return
         burden = 0
         for slot in reversed(self._parked_by_worth(now)):
-            burden += slot.n_tokens - self._overlap(slot, on_device=True)
+            burden += slot.n_tokens - overlap(slot, self.memory, on_device=True)
             if burden > self.config.max_burden and now - slot.parked_s >= self.config.park_s:
                 self._offload(slot, now)
         slots = self.pool.leased + self.pool.parked
         n_after = sum(slot.n_tokens for slot in slots)  # restored states share no cells
-        if self.can_trim and self.cells.top > 2 * n_after + COMPACT_SLACK:
+        if self.memory.can_trim and self.cells.top > 2 * n_after + COMPACT_SLACK:
             self._compact(slots)
 
     def _compact(self, slots: list[Slot]) -> None:

@@ -101,10 +101,16 @@ class DummyModel:
     def save(self, seq_id: SeqId) -> memoryview:
         return memoryview(array("i", self._held.get(seq_id, [])).tobytes())
 
+    def save_part(self, seq_id: SeqId) -> memoryview:
+        return self.save(seq_id)
+
     def restore(self, seq_id: SeqId, data: memoryview) -> None:
         if len(data) % 4:
             raise BadState(f"a saved state of {len(data)} bytes was refused")
         self._held[seq_id] = list(memoryview(data).cast("i"))
+
+    def rewind(self, seq_id: SeqId, data: memoryview, n_tokens: int) -> None:
+        self.restore(seq_id, data)
 
     def close(self) -> None:
         self._held.clear()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ratoon.cache.config import CacheConfig
-from ratoon.cache.placement import CacheOp, Copy, Drop, Restore, Save, SeqId
+from ratoon.cache.placement import CacheOp, Copy, Drop, Restore, Rewind, Save, SeqId, Snapshot
 from ratoon.cache.prefix_cache import PrefixCache
 from ratoon.engine.events import Failed, Finished, Token
 from ratoon.engine.journal import Journal
@@ -217,7 +217,7 @@ class Engine:
             try:
                 self._execute_one(op, lost)
             except BadState as error:
-                assert isinstance(op, Restore)
+                assert isinstance(op, Restore | Rewind)
                 log.warning("%s; it is recomputed", error)
                 lost.add(op.seq_id)
                 with self._lock:
@@ -238,17 +238,22 @@ class Engine:
                 if not op.n_keep:
                     lost.discard(op.seq_id)
             case Save():
-                data = self.model.save(op.seq_id)
-                with self._lock:
-                    self.cache.fill(op.snapshot, data)
-                    if op.seq_id in lost:
-                        self.cache.forget(op.snapshot)
+                self._save(op, is_lost=op.seq_id in lost)
             case Restore():
-                if op.snapshot.data is None:
-                    raise BadState("a snapshot was never filled")
-                self.model.restore(op.seq_id, op.snapshot.data)
+                self.model.restore(op.seq_id, _filled(op.snapshot))
                 if op.n_tokens < op.snapshot.n_tokens:
                     self.model.drop(op.seq_id, op.n_tokens)
+            case Rewind():
+                if op.seq_id not in lost:
+                    self.model.rewind(op.seq_id, _filled(op.snapshot), op.snapshot.n_tokens)
+
+    def _save(self, op: Save, *, is_lost: bool) -> None:
+        save = self.model.save_part if op.snapshot.is_part else self.model.save
+        data = save(op.seq_id)
+        with self._lock:
+            self.cache.fill(op.snapshot, data)
+            if is_lost:
+                self.cache.forget(op.snapshot)
 
     def _forward(self, plan: StepPlan) -> None:
         try:
@@ -324,6 +329,12 @@ class Engine:
                 log.debug("an event found no listener", exc_info=True)
 
 
+def _filled(snapshot: Snapshot) -> memoryview:
+    if snapshot.data is None:
+        raise BadState("a snapshot was never filled")
+    return snapshot.data
+
+
 def _shutting_down() -> Overloaded:
     return Overloaded("Overloaded: the server is shutting down")
 
@@ -340,6 +351,9 @@ def cache_config(model: Model, config: EngineConfig) -> CacheConfig:
         is_unified=shape.is_unified,
         bytes_per_token=shape.bytes_per_token,
         host_bytes=config.host_bytes,
+        state_bytes=shape.state_bytes,
+        window=shape.window,
+        save_step=shape.save_step,
         max_tail=0 if shape.is_unified else COPY_TAIL,
         park_s=config.park_s,
     )

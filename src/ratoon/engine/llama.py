@@ -9,21 +9,22 @@ import ctypes
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import llama_cpp.llama_cpp as C
 import numpy as np
+from numpy.typing import NDArray
 
 from ratoon.cache.placement import MemoryKind, SeqId
 from ratoon.chat.vocab import Special
+from ratoon.engine.exact import NO_TOKEN, Pairing
 from ratoon.engine.model import BadState, Chunk, Logits, ModelShape, NoRoom
-from ratoon.errors import ConfigError, ModelError
+from ratoon.engine.options import MAX_SEQ, ModelOptions
+from ratoon.errors import ModelError
 
 log = logging.getLogger("ratoon.llama")
 
-MAX_SEQ = 256  # LLAMA_MAX_SEQ
 # A cell of default KV memory is small beside the weights of a model this size; see _auto_cells.
 AUTO_CELLS_BYTES = 2 << 30
 
@@ -34,47 +35,9 @@ KV_TYPES = {
     "q4_0": C.GGML_TYPE_Q4_0,
 }
 FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}  # enum llama_flash_attn_type
-
-
-@dataclass(frozen=True, slots=True)
-class ModelOptions:
-    """How to load a model and size its context. Zero means: choose.
-
-    ``is_exact`` makes logits independent of how a prompt was cut, cached or batched: one KV stream
-    per sequence (the order of a sum depends on where a cell lies), f32 KV, no flash attention, no
-    repacked weights, and never a batch of one row (kernels differ between one row and several).
-    """
-
-    n_ctx: int = 0
-    n_cells: int = 0
-    n_seq: int = 0
-    n_batch: int = 2048
-    n_ubatch: int = 512
-    n_threads: int = 0
-    n_gpu_layers: int = 0
-    kv_type: str = "f16"
-    flash_attn: str = "auto"
-    is_exact: bool = False
-
-    def __post_init__(self) -> None:
-        if self.n_ubatch > self.n_batch:
-            raise ConfigError(
-                f"n_ubatch ({self.n_ubatch}) must not be larger than n_batch ({self.n_batch}): "
-                "n_batch is the work of one step, n_ubatch the part of it computed at once"
-            )
-        if self.n_seq > self.n_batch:
-            raise ConfigError(
-                f"n_seq ({self.n_seq}) must not be larger than n_batch ({self.n_batch}): "
-                "a step has room for a token of each sequence"
-            )
-        if self.is_exact and self.n_batch < 2:
-            raise ConfigError(f"exact mode needs an n_batch of at least 2, not {self.n_batch}")
-        if self.n_seq > MAX_SEQ:
-            raise ConfigError(f"n_seq ({self.n_seq}) must be at most {MAX_SEQ}")
-        if self.kv_type not in KV_TYPES:
-            raise ConfigError(f"kv_type {self.kv_type!r} is not one of {', '.join(KV_TYPES)}")
-        if self.kv_type.startswith("q") and self.flash_attn == "off" and not self.is_exact:
-            raise ConfigError(f"kv_type {self.kv_type} needs flash attention (flash_attn is off)")
+PART_ONLY = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+EXACT_STEP = 32  # a sum over cells is the same if they are moved by a multiple of this
+LATE = np.dtype(np.int32)  # how exact mode's late token ends a saved state
 
 
 class LlamaVocab:
@@ -189,42 +152,54 @@ class LlamaModel:
 
     def __init__(self, handle: C.llama_model_p, path: Path, options: ModelOptions) -> None:
         self._model = handle
-        self._exact = options.is_exact
         self.name = path.stem
         self.vocab = LlamaVocab(C.llama_model_get_vocab(handle))
         self.n_ctx_train = int(C.llama_model_n_ctx_train(handle))
         self._context = _open_context(handle, options)
         self._memory = C.llama_get_memory(self._context)
         self.shape = self._measure(options)
+        self._pairing = self._pair() if options.is_exact else None
         # one spare row: exact mode pairs a lone row with a dummy
         self._batch = RowBatch(self.shape.n_batch + 1)
         self._n_vocab = self.vocab.n_tokens
+
+    def _pair(self) -> Pairing:
+        can_cut = self.shape.memory in (MemoryKind.FULL, MemoryKind.WINDOW)
+        return Pairing(self, self.shape.n_ubatch, can_cut)
 
     def _measure(self, options: ModelOptions) -> ModelShape:
         n_cells = int(C.llama_n_ctx(self._context))
         n_seq_ctx = int(C.llama_n_ctx_seq(self._context))
         wanted = options.n_ctx or self.n_ctx_train
-        # exact mode writes one dummy cell past the end
-        n_ctx = min(wanted, n_seq_ctx - 1 if self._exact else n_seq_ctx)
+        memory = _memory_kind(self._model)
+        bytes_per_token, part_bytes = self._measure_bytes(memory, min(8, options.n_batch))
+        window = int(C.llama_model_n_swa(self._model))
         return ModelShape(
-            n_ctx=n_ctx,
+            # exact mode writes one dummy cell past the end
+            n_ctx=min(wanted, n_seq_ctx - 1 if options.is_exact else n_seq_ctx),
             n_cells=n_cells,
             n_seq=int(C.llama_n_seq_max(self._context)),
             n_batch=options.n_batch,
             n_ubatch=options.n_ubatch,
-            memory=_memory_kind(self._model),
-            is_unified=not self._exact,
-            bytes_per_token=self._bytes_per_token(min(8, options.n_batch)),
+            memory=memory,
+            is_unified=not options.is_exact,
+            bytes_per_token=bytes_per_token,
+            state_bytes=part_bytes * (window if memory is MemoryKind.WINDOW else 1),
+            window=window,
+            save_step=EXACT_STEP if options.is_exact and window else 1,
         )
 
-    def _bytes_per_token(self, n: int) -> int:
-        """Measured: the growth of a saved state over a few tokens."""
-        empty = C.llama_state_seq_get_size(self._context, 0)
+    def _measure_bytes(self, memory: MemoryKind, n: int) -> tuple[int, int]:
+        """Of a saved state: bytes per token, and of what can't be cut: per token of a window, or
+        in all."""
         token = self.vocab.bos_id or 0
         self.forward_rows([Chunk(SeqId(0), 0, [token] * n, wants_logits=False)], RowBatch(n))
-        size = C.llama_state_seq_get_size(self._context, 0)
+        size = int(C.llama_state_seq_get_size(self._context, 0))
+        part = int(C.llama_state_seq_get_size_ext(self._context, 0, PART_ONLY))
         C.llama_memory_clear(self._memory, True)
-        return max(1, int(size - empty) // n)
+        if memory is MemoryKind.FULL:
+            return max(1, size // n), 0
+        return (size - part) // n, part // (n if memory is MemoryKind.WINDOW else 1)
 
     @cached_property
     def chat_template(self) -> str | None:
@@ -235,11 +210,15 @@ class LlamaModel:
         return self.vocab.is_end(token)
 
     def forward(self, chunks: Sequence[Chunk]) -> list[Logits | None]:
-        if self._exact:
-            return [self._forward_exact(chunk) for chunk in chunks]
-        return self.forward_rows(chunks, self._batch)
+        if self._pairing is not None:
+            return [self._pairing.forward(chunk) for chunk in chunks]
+        return self.forward_rows(chunks)
 
-    def forward_rows(self, chunks: Sequence[Chunk], batch: RowBatch) -> list[Logits | None]:
+    def forward_rows(
+        self, chunks: Sequence[Chunk], batch: RowBatch | None = None
+    ) -> list[Logits | None]:
+        """One decode, as it comes."""
+        batch = batch or self._batch
         last = batch.fill(chunks)
         code = C.llama_decode(self._context, batch.struct)
         if code == 1:
@@ -251,23 +230,6 @@ class LlamaModel:
             for chunk, row in zip(chunks, last, strict=True)
         ]
 
-    def _forward_exact(self, chunk: Chunk) -> Logits | None:
-        """One sequence, one ubatch at a time, and at least two rows in each."""
-        step = self.shape.n_ubatch
-        logits: Logits | None = None
-        for i in range(0, len(chunk.tokens), step):
-            tokens = chunk.tokens[i : i + step]
-            start = chunk.start + i
-            wants = chunk.wants_logits and i + step >= len(chunk.tokens)
-            rows = [Chunk(chunk.seq_id, start, tokens, wants)]
-            if len(tokens) == 1:
-                rows.append(Chunk(chunk.seq_id, start + 1, tokens, False))
-            out = self.forward_rows(rows, self._batch)[0]
-            if len(tokens) == 1:
-                self.drop(chunk.seq_id, start + 1)
-            logits = None if out is None else out.copy()
-        return logits
-
     def _logits(self, row: int) -> Logits:
         pointer = C.llama_get_logits_ith(self._context, row)
         if not pointer:
@@ -275,31 +237,88 @@ class LlamaModel:
         return np.ctypeslib.as_array(pointer, shape=(self._n_vocab,))
 
     def copy(self, src: SeqId, dst: SeqId, n_tokens: int) -> None:
-        if self.shape.is_unified:
-            C.llama_memory_seq_cp(self._memory, src, dst, 0, n_tokens)
+        if not self.shape.is_unified:
+            # Between streams seq_cp is deferred to the next decode and would miss a save before it.
+            self.restore(dst, self.save(src))
+            if self.shape.memory.can_trim:
+                self.cut(dst, n_tokens)
             return
-        # Between streams seq_cp is deferred to the next decode and would miss a save before it.
-        self.restore(dst, self.save(src))
-        self.drop(dst, n_tokens)
+        C.llama_memory_seq_cp(self._memory, src, dst, 0, n_tokens)
+        if self.shape.window and n_tokens == self._n_held(src):
+            # a window's cells are not recycled while they are shared, so each has its own
+            self.write_part(dst, self.read_part(src))
 
     def drop(self, seq_id: SeqId, n_keep: int) -> None:
+        if self._pairing is not None and not n_keep:
+            self._pairing.forget(seq_id)
+        self.cut(seq_id, n_keep)
+
+    def cut(self, seq_id: SeqId, n_keep: int) -> None:
+        """``drop`` in the memory alone."""
+        if self.shape.memory is MemoryKind.WINDOW and n_keep:
+            # llama.cpp would cut and then compute with what is left of the window
+            first = int(C.llama_memory_seq_pos_min(self._memory, seq_id))
+            if first > max(0, n_keep - self.shape.window + 1):
+                raise ModelError(f"sequence {seq_id} has no window before its token {n_keep}")
         if not C.llama_memory_seq_rm(self._memory, seq_id, n_keep, -1):
             raise ModelError(f"sequence {seq_id} can't be cut to {n_keep} tokens")
 
+    def _n_held(self, seq_id: SeqId) -> int:
+        return 1 + int(C.llama_memory_seq_pos_max(self._memory, seq_id))
+
     def save(self, seq_id: SeqId) -> memoryview:
-        size = C.llama_state_seq_get_size(self._context, seq_id)
-        buffer = np.empty(size, np.uint8)
-        pointer = buffer.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-        if C.llama_state_seq_get_data(self._context, pointer, size, seq_id) != size:
-            raise ModelError(f"the state of sequence {seq_id} could not be saved")
-        return buffer.data
+        return self._save(seq_id, 0)
+
+    def save_part(self, seq_id: SeqId) -> memoryview:
+        return self._save(seq_id, PART_ONLY)
+
+    def _save(self, seq_id: SeqId, flags: int) -> memoryview:
+        data = self._read_state(seq_id, flags)
+        if self._pairing is None:
+            return data.data
+        late = np.array([self._pairing.late(seq_id)], LATE)
+        return np.concatenate([data, late.view(np.uint8)]).data
 
     def restore(self, seq_id: SeqId, data: memoryview) -> None:
+        self._restore(seq_id, data, 0)
+
+    def rewind(self, seq_id: SeqId, data: memoryview, n_tokens: int) -> None:
+        late = self._restore(seq_id, data, PART_ONLY)
+        self.cut(seq_id, n_tokens - (late != NO_TOKEN))
+
+    def _restore(self, seq_id: SeqId, data: memoryview, flags: int) -> int:
+        """Returns the late token that the state has."""
+        if self._pairing is None:
+            self._write_state(seq_id, data, flags)
+            return NO_TOKEN
+        late = int(np.frombuffer(data[-LATE.itemsize :], LATE)[0])
+        self._write_state(seq_id, data[: -LATE.itemsize], flags)
+        self._pairing.set_late(seq_id, late)
+        return late
+
+    def read_part(self, seq_id: SeqId) -> memoryview:
+        """What can't be cut of the memory's state."""
+        return self._read_state(seq_id, PART_ONLY).data
+
+    def write_part(self, seq_id: SeqId, data: memoryview) -> None:
+        """Put it back."""
+        self._write_state(seq_id, data, PART_ONLY)
+
+    def _read_state(self, seq_id: SeqId, flags: int) -> NDArray[np.uint8]:
+        size = C.llama_state_seq_get_size_ext(self._context, seq_id, flags)
+        buffer = np.empty(size, np.uint8)
+        pointer = buffer.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        if C.llama_state_seq_get_data_ext(self._context, pointer, size, seq_id, flags) != size:
+            raise ModelError(f"the state of sequence {seq_id} could not be saved")
+        return buffer
+
+    def _write_state(self, seq_id: SeqId, data: memoryview, flags: int) -> None:
         view = np.frombuffer(data, np.uint8)
         pointer = view.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-        if C.llama_state_seq_set_data(self._context, pointer, len(data), seq_id) != len(data):
-            C.llama_memory_seq_rm(self._memory, seq_id, -1, -1)
-            raise BadState(f"a saved state of {len(data)} bytes was refused")
+        size = len(data)
+        if C.llama_state_seq_set_data_ext(self._context, pointer, size, seq_id, flags) != size:
+            self.drop(seq_id, 0)
+            raise BadState(f"a saved state of {size} bytes was refused")
 
     def close(self) -> None:
         C.llama_free(self._context)
@@ -356,6 +375,7 @@ def _open_context(handle: C.llama_model_p, options: ModelOptions) -> C.llama_con
         params.n_seq_max = options.n_seq or min(8, options.n_batch)
         params.n_ctx = (n_ctx + 1) * params.n_seq_max
         params.kv_unified = False
+        params.swa_full = True
         params.type_k = params.type_v = C.GGML_TYPE_F32
         params.flash_attn_type = FLASH_ATTN["off"]
     else:
@@ -363,6 +383,7 @@ def _open_context(handle: C.llama_model_p, options: ModelOptions) -> C.llama_con
         params.n_seq_max = options.n_seq or min(most, options.n_batch)
         params.n_ctx = options.n_cells or _auto_cells(handle, n_ctx)
         params.kv_unified = True
+        params.swa_full = False
         params.type_k = params.type_v = KV_TYPES[options.kv_type]
         params.flash_attn_type = FLASH_ATTN[options.flash_attn]
     _errors.clear()
@@ -375,7 +396,9 @@ def _open_context(handle: C.llama_model_p, options: ModelOptions) -> C.llama_con
 def _auto_cells(handle: C.llama_model_p, n_ctx: int) -> int:
     """Room for four full windows where that is cheap, one where it is not."""
     heads = max(1, int(C.llama_model_n_head(handle)))
-    width = int(C.llama_model_n_embd(handle)) // heads * int(C.llama_model_n_head_kv(handle))
+    # of the first layer; a hybrid's may have none
+    heads_kv = int(C.llama_model_n_head_kv(handle)) or heads
+    width = int(C.llama_model_n_embd(handle)) // heads * heads_kv
     per_cell = 4 * width * int(C.llama_model_n_layer(handle))  # f16, keys and values
     return max(n_ctx, min(4 * n_ctx, AUTO_CELLS_BYTES // max(1, per_cell)))
 

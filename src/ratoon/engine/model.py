@@ -1,4 +1,4 @@
-"""The ten things the engine may ask of a model."""
+"""What the engine may ask of a model."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ class ModelShape:
     n_ubatch: int
     memory: MemoryKind
     is_unified: bool
-    bytes_per_token: int  # of saved state; an estimate
+    bytes_per_token: int  # of saved state that can be cut; an estimate
+    state_bytes: int = 0  # of what can't, whatever the number of tokens: a window, recurrent states
+    window: int = 0  # tokens that the layers with a sliding window see
+    save_step: int = 1  # once longer than the window, a state is its own only at multiples of this
 
 
 class Model(Protocol):
@@ -79,7 +82,8 @@ class Model(Protocol):
         ...
 
     def copy(self, src: SeqId, dst: SeqId, n_tokens: int) -> None:
-        """Make the empty ``dst`` hold the first ``n_tokens`` of ``src``."""
+        """Make the empty ``dst`` hold the first ``n_tokens`` of ``src``. Where memory can't be cut
+        these are all of ``src``, unless ``dst`` is rewound next."""
         ...
 
     def drop(self, seq_id: SeqId, n_keep: int) -> None:
@@ -90,8 +94,17 @@ class Model(Protocol):
         """The whole state of a sequence."""
         ...
 
+    def save_part(self, seq_id: SeqId) -> memoryview:
+        """Only what of it can't be cut."""
+        ...
+
     def restore(self, seq_id: SeqId, data: memoryview) -> None:
-        """Fill an empty sequence from ``save``'s bytes. Raises BadState, leaving it empty."""
+        """Fill an empty sequence from a whole state. Raises BadState, leaving it empty."""
+        ...
+
+    def rewind(self, seq_id: SeqId, data: memoryview, n_tokens: int) -> None:
+        """Go back to ``n_tokens``, at which ``data`` was saved as a part: of this sequence or of
+        another that began alike. Raises BadState, leaving the sequence empty."""
         ...
 
     def close(self) -> None: ...

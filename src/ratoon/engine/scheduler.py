@@ -269,8 +269,8 @@ class Scheduler:
         all of them and where they came from; a request that broke before fails."""
         emissions: list[Emission] = []
         for run in list(runs):
-            if run.lease.snapshot is not None:
-                self.cache.forget(run.lease.snapshot)
+            for snapshot in run.lease.origins:
+                self.cache.forget(snapshot)
             if run.request.n_retries:
                 emissions += self.fail([run], error, now)
                 continue

@@ -8,44 +8,68 @@ from dataclasses import dataclass, field
 import pytest
 
 from ratoon.cache.config import CacheConfig
-from ratoon.cache.placement import CacheOp, Copy, Drop, MemoryKind, Restore, Save, SeqId
+from ratoon.cache.eviction import worth
+from ratoon.cache.placement import CacheOp, Copy, Drop, MemoryKind, Restore, Rewind, Save, SeqId
 from ratoon.cache.prefix_cache import Full, Lease, PrefixCache, Wait
 
 
 class FakeDevice:
-    """Sequences as token lists; refuses what the memory kind refuses."""
+    """Sequences as token lists; refuses what the memory kind refuses.
 
-    def __init__(self, cache: PrefixCache, can_trim: bool) -> None:
+    A state that is not its own (of memory that can't be cut: more than what was asked for, or not
+    at a step) has to be rewound before anything else happens to it.
+    """
+
+    def __init__(self, cache: PrefixCache) -> None:
         self.cache = cache
-        self.can_trim = can_trim
+        self.config = cache.config
         self.held: dict[SeqId, list[int]] = {}
         self.saved: dict[int, list[int]] = {}
+        self.to_rewind: set[SeqId] = set()
 
     def execute(self) -> None:
         for op in self.cache.take_ops():
             self._one(op)
+        assert not self.to_rewind
 
     def _one(self, op: CacheOp) -> None:
+        memory = self.config.memory
         match op:
             case Copy():
-                assert not self.held.get(op.dst)
-                source = self.held[op.src]
-                assert self.can_trim or op.n_tokens == len(source)
-                assert op.n_tokens <= len(source)
-                self.held[op.dst] = source[: op.n_tokens]
+                self._hold(op.dst, self.held[op.src], op.n_tokens)
             case Drop():
                 held = self.held.setdefault(op.seq_id, [])
-                assert self.can_trim or op.n_keep in (0, len(held))
+                assert memory.can_trim or op.n_keep in (0, len(held))
                 del held[op.n_keep :]
             case Save():
-                self.saved[id(op.snapshot)] = list(self.held[op.seq_id])
-                assert len(self.held[op.seq_id]) == op.snapshot.n_tokens
-                self.cache.fill(op.snapshot, memoryview(bytes(4 * op.snapshot.n_tokens)))
+                held = self.held[op.seq_id]
+                assert len(held) == op.snapshot.n_tokens
+                assert op.seq_id not in self.to_rewind
+                assert not op.snapshot.is_part or self._is_own(len(held))
+                self.saved[id(op.snapshot)] = list(held)
+                n_bytes = self.config.n_bytes(len(held), is_part=op.snapshot.is_part)
+                self.cache.fill(op.snapshot, memoryview(bytes(n_bytes)))
             case Restore():
-                assert not self.held.get(op.seq_id)
+                assert not op.snapshot.is_part
+                self._hold(op.seq_id, self.saved[id(op.snapshot)], op.n_tokens)
+            case Rewind():
                 tokens = self.saved[id(op.snapshot)]
-                assert self.can_trim or op.n_tokens == len(tokens)
-                self.held[op.seq_id] = tokens[: op.n_tokens]
+                assert op.snapshot.is_part
+                assert self.held[op.seq_id][: len(tokens)] == tokens
+                self.held[op.seq_id] = list(tokens)
+                self.to_rewind.discard(op.seq_id)
+
+    def _hold(self, seq_id: SeqId, tokens: list[int], n: int) -> None:
+        memory = self.config.memory
+        assert not self.held.get(seq_id)
+        assert n <= len(tokens)
+        self.held[seq_id] = tokens[:n]
+        if not memory.can_trim and not (n == len(tokens) and self._is_own(n)):
+            assert memory.has_part
+            self.to_rewind.add(seq_id)
+
+    def _is_own(self, n: int) -> bool:
+        return self.config.floor(n) == n
 
 
 def config(memory: MemoryKind = MemoryKind.FULL, **changes: object) -> CacheConfig:
@@ -65,6 +89,20 @@ def config(memory: MemoryKind = MemoryKind.FULL, **changes: object) -> CacheConf
         "park_s": 5.0,
     }
     return CacheConfig(**(base | changes))  # type: ignore[arg-type]
+
+
+KINDS: dict[str, dict[str, object]] = {
+    "full": {"memory": MemoryKind.FULL},
+    "window": {"memory": MemoryKind.WINDOW, "window": 16, "state_bytes": 60},
+    "window_in_steps": {
+        "memory": MemoryKind.WINDOW,
+        "window": 16,
+        "state_bytes": 60,
+        "save_step": 8,
+    },
+    "recurrent": {"memory": MemoryKind.RECURRENT, "bytes_per_token": 0, "state_bytes": 100},
+    "hybrid": {"memory": MemoryKind.HYBRID, "state_bytes": 60},
+}
 
 
 @dataclass
@@ -143,17 +181,16 @@ class World:
             self.known.append(tokens[:])
 
 
-@pytest.mark.parametrize("memory", [MemoryKind.FULL, MemoryKind.RECURRENT])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("is_unified", [True, False])
 @pytest.mark.parametrize("n_cells", [400, 210])
 @pytest.mark.parametrize("seed", range(15))
 def test_a_lease_always_holds_its_own_tokens(
-    memory: MemoryKind, is_unified: bool, n_cells: int, seed: int
+    kind: str, is_unified: bool, n_cells: int, seed: int
 ) -> None:
-    cache = PrefixCache(
-        config(memory, is_unified=is_unified, n_cells=n_cells, host_bytes=5 * n_cells)
-    )
-    world = World(cache, FakeDevice(cache, memory.can_trim), random.Random(seed))
+    limits = {"is_unified": is_unified, "n_cells": n_cells, "host_bytes": 5 * n_cells}
+    cache = PrefixCache(config(**(KINDS[kind] | limits)))  # type: ignore[arg-type]
+    world = World(cache, FakeDevice(cache), random.Random(seed))
     for _ in range(300):
         world.now += world.rng.random()
         action = world.rng.choices(
@@ -230,12 +267,75 @@ def test_a_recurrent_leader_is_cut_where_the_sibling_leaves() -> None:
     cache = PrefixCache(config(MemoryKind.RECURRENT))
     leader = acquire(cache, [*range(50), 100, 101])
     assert isinstance(cache.acquire([*range(50), 200], (), 0.0), Wait)
-    assert leader.cuts == {50}
+    assert leader.cuts == {50, 51}
+    assert leader.saves == {50, 51}
+
+
+def run_through(cache: PrefixCache, device: FakeDevice, tokens: list[int], marks: set[int]) -> None:
+    """A request that is computed, saved at its marks, and parked at its end."""
+    lease = cache.acquire(tokens, tuple(marks), 0.0)
+    assert isinstance(lease, Lease)
+    device.execute()
+    for n in sorted({*lease.cuts, len(tokens)}):
+        cache.advance([(lease, n - lease.slot.n_tokens)])
+        device.held[lease.slot.seq_id] = tokens[:n]
+        cache.checkpoint(lease, tokens, 0.0)
+        device.execute()
+    cache.release(lease, tokens, 0.0)
+    cache.check()
+
+
+@pytest.mark.parametrize("kind", ["window", "hybrid"])
+def test_a_part_takes_a_longer_state_back_to_where_it_was_saved(kind: str) -> None:
+    cache = PrefixCache(config(**KINDS[kind]))  # type: ignore[arg-type]
+    device = FakeDevice(cache)
+    run_through(cache, device, list(range(100)), {40, 60})
+    # three parts, for the end of the prompt is one, and no whole state
+    assert cache.host.n_bytes == 3 * cache.config.n_bytes(0, is_part=True)
+    fork = acquire(cache, [*range(45), 7])
+    assert (fork.n_cached, fork.layer) == (40, "device")
+    device.execute()
+    assert device.held[fork.slot.seq_id] == list(range(40))
+    cache.offload_all(0.0)
+    device.execute()
+    cache.discard(fork)
+    restored = acquire(cache, [*range(70), 7])
+    assert (restored.n_cached, restored.layer) == (60, "host")
+    device.execute()
+    assert device.held[restored.slot.seq_id] == list(range(60))
+
+
+def test_a_part_without_a_carrier_is_not_used_and_the_first_to_go() -> None:
+    cache = PrefixCache(config(**KINDS["hybrid"]))  # type: ignore[arg-type]
+    device = FakeDevice(cache)
+    run_through(cache, device, list(range(100)), {40})
+    (slot,) = cache.pool.parked
+    cache.discard_parked({slot.seq_id})
+    device.execute()
+    assert acquire(cache, [*range(50), 7]).n_cached == 0
+    (node,) = (node for node in cache.tree.root.subtree() if node.n_tokens == 40)
+    assert worth(node, 60, 0.0, MemoryKind.HYBRID, is_part=True) == 0
+
+
+def test_of_a_state_that_another_carries_only_the_part_goes_to_the_host() -> None:
+    cache = PrefixCache(config(**KINDS["hybrid"]))  # type: ignore[arg-type]
+    short = acquire(cache, list(range(60)))
+    cache.advance([(short, 60)])
+    long = acquire(cache, list(range(110)))
+    assert long.n_cached == 60
+    finish(cache, long, list(range(110)))
+    cache.release(short, list(range(60)), 0.0)
+    assert short.slot.node.snapshot is not None  # of the moment when the other began
+    cache.forget(short.slot.node.snapshot)
+    cache.take_ops()
+    cache.offload_all(0.0)
+    saves = [op.snapshot for op in cache.take_ops() if isinstance(op, Save)]
+    assert {each.n_tokens: each.is_part for each in saves} == {60: True, 110: False}
 
 
 def test_an_offloaded_state_comes_back_from_the_host() -> None:
     cache = PrefixCache(config())
-    device = FakeDevice(cache, can_trim=True)
+    device = FakeDevice(cache)
     tokens = list(range(60))
     lease = acquire(cache, tokens)
     device.execute()
@@ -251,7 +351,7 @@ def test_an_offloaded_state_comes_back_from_the_host() -> None:
 
 def test_a_request_that_does_not_fit_leaves_what_it_would_have_used_intact() -> None:
     cache = PrefixCache(config(n_cells=200, host_bytes=4))
-    device = FakeDevice(cache, can_trim=True)
+    device = FakeDevice(cache)
     lease = acquire(cache, list(range(100)))
     device.execute()
     device.held[lease.slot.seq_id] = list(range(100))
@@ -268,7 +368,7 @@ def test_a_request_that_does_not_fit_leaves_what_it_would_have_used_intact() -> 
 
 def test_the_state_that_saves_least_is_evicted() -> None:
     cache = PrefixCache(config(host_bytes=4 * 120, n_seq=1))
-    device = FakeDevice(cache, can_trim=True)
+    device = FakeDevice(cache)
     for start, n, hits in ((1000, 50, 3), (2000, 50, 0), (3000, 50, 0)):
         tokens = list(range(start, start + n))
         for _ in range(hits + 1):
@@ -284,7 +384,7 @@ def test_the_state_that_saves_least_is_evicted() -> None:
 
 def test_parked_states_leave_the_device_beside_a_running_one() -> None:
     cache = PrefixCache(config())
-    device = FakeDevice(cache, can_trim=True)
+    device = FakeDevice(cache)
     lease = acquire(cache, list(range(60)))
     device.held[lease.slot.seq_id] = list(range(60))
     finish(cache, lease, list(range(60)))
@@ -299,7 +399,7 @@ def test_parked_states_leave_the_device_beside_a_running_one() -> None:
 
 def test_compaction_moves_live_cells_down() -> None:
     cache = PrefixCache(config(n_cells=8192, n_ctx=8000, n_ubatch=512))
-    device = FakeDevice(cache, can_trim=True)
+    device = FakeDevice(cache)
     big = acquire(cache, list(range(6000)))
     cache.advance([(big, 5000)])
     small = acquire(cache, list(range(7000, 7030)))

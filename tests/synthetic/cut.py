@@ -1,4 +1,4 @@
-"""Make small GGUF models for tests."""
+"""Cut a real GGUF model down to a few layers."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Make small GGUF models for tests."""
