@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from ratoon.chat.deltas import Delta
 from ratoon.chat.formats.call import Dialect, Form
+from ratoon.chat.formats.scan import Body
+from ratoon.chat.formats.signal import BLANKS
 from ratoon.chat.formats.sink import Sink, Tools
 from ratoon.chat.formats.source import Broken, Ended, Reading, Source
 from ratoon.chat.stop import n_partial
@@ -15,7 +18,8 @@ class CallSplitter:
     """Gives a call's name and arguments as soon as they are sure (see ``Sink``).
 
     Where a form turns out to be none, everything from its start to the break is text, and what
-    follows is read again; nothing is read twice, so the work is linear in the reply's length.
+    follows is read again; of one that holds data all is text. No more than a signal is read twice,
+    so the work is linear in the reply's length.
     """
 
     def __init__(
@@ -30,7 +34,8 @@ class CallSplitter:
         self._source = Source()
         self._sink = Sink(self._source, tool_id, tools, takes_calls=takes_calls)
         self._reading: Reading | None = None
-        self._start = ""  # of the form that is read
+        self._form = dialect.forms[0]  # the one that is read
+        self._data: Body | None = None
         self._held = ""
         self._is_after_call = False
         self._has_spoken = False
@@ -38,8 +43,14 @@ class CallSplitter:
     def feed(self, text: str) -> list[Delta]:
         rest: str | None = text
         while rest is not None:
-            rest = self._text(rest) if self._reading is None else self._read(rest)
+            rest = self._next()(rest)
         return self._sink.drain()
+
+    def _next(self) -> Callable[[str], str | None]:
+        """Takes text; what belongs to a further one is returned."""
+        if self._data is not None:
+            return partial(self._skip, self._data)
+        return self._text if self._reading is None else self._read
 
     def finish(self) -> list[Delta]:
         if self._reading is not None:
@@ -69,7 +80,7 @@ class CallSplitter:
         """Where the form starts in the text, or -1."""
         if not form.is_opening:
             return text.find(form.start)
-        n_blanks = len(text) - len(text.lstrip())
+        n_blanks = len(text) - len(text.lstrip(BLANKS))
         is_first = not self._has_spoken and text.startswith(form.start, n_blanks)
         return n_blanks if is_first else -1
 
@@ -77,7 +88,7 @@ class CallSplitter:
         """How many characters at the text's end may become a start of the form."""
         if not form.is_opening:
             return n_partial(text, form.start)
-        begun = text.lstrip()
+        begun = text.lstrip(BLANKS)
         return len(begun) * (not self._has_spoken and form.start.startswith(begun))
 
     def _speak(self, text: str) -> None:
@@ -95,7 +106,8 @@ class CallSplitter:
     def _begin(self, form: Form) -> None:
         self._source.mark()
         self._sink.n_calls = 0
-        self._start = form.start
+        self._form = form
+        self._has_spoken |= form.holds_text
         self._reading = _whole(form, self._source, self._sink)
 
     def _read(self, text: str) -> str | None:
@@ -107,10 +119,28 @@ class CallSplitter:
         except StopIteration:
             self._leave(is_call=True)
         except Broken:
-            self._leave(is_call=self._sink.cut(is_end=False))
+            is_call = self._sink.cut(is_end=False)
+            if self._form.holds_data and not self._sink.n_calls:
+                return self._begin_data()
+            self._leave(is_call=is_call)
         else:
             return None
         return self._source.leave()
+
+    def _begin_data(self) -> str:
+        """The form turns out to hold data; all that has come of it is returned."""
+        self._reading = None
+        self._data = Body(self._form)
+        self._speak(self._held + self._form.start)
+        return self._source.since_mark + self._source.leave()
+
+    def _skip(self, data: Body, text: str) -> str | None:
+        """Say data; what follows its end is returned."""
+        rest = data.feed(text)
+        self._speak(self._held + text[: len(text) - len(rest or "")])
+        if rest is not None:
+            self._data = None
+        return rest
 
     def _end(self, reading: Reading) -> None:
         """The reply ends inside a form."""
@@ -128,7 +158,7 @@ class CallSplitter:
         blanks held before it; after a call, only what was read since."""
         self._reading = None
         self._sink.settle()
-        start, self._held = self._held + self._start, ""
+        start, self._held = self._held + self._form.start, ""
         self._is_after_call |= self._sink.n_calls > 0
         if not is_call:
             self._speak(("" if self._sink.n_calls else start) + self._source.since_mark)

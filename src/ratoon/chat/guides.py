@@ -117,9 +117,14 @@ class GuideMaker:
         triggers = []
         for form in wish.dialect.forms:
             matcher = None if wish.is_barred else self._with_tools(wish, partial(make, form))
-            signal = "".join(layout.before for layout in form.layouts[:1] if layout.waits)
-            triggers.append(Trigger(form, signal, matcher))
+            triggers.append(Trigger(form, self._signals(wish, form), matcher))
         return tuple(triggers)
+
+    def _signals(self, wish: _Wish, form: Form) -> dict[str, list[int]]:
+        """What a guide waits for behind the form's start, one byte a character, with its tokens."""
+        tools = speakable(wish.dialect, json.loads(wish.tools))
+        signals = (signal for layout in form.layouts for signal in layout.signals(tools))
+        return {each.encode().decode("latin-1"): self._compiler.spell(each) for each in signals}
 
     def _make_matcher(self, wish: _Wish, has_gap: bool) -> Matcher:
         """The grammar of a whole reply."""

@@ -202,10 +202,10 @@ def test_a_frame_is_read_where_no_tools_are() -> None:
 @pytest.mark.parametrize("n", [1, 7, 1000])
 def test_a_stop_sequence_counts_in_the_text_of_a_frame_only(n: int) -> None:
     reply = (
-        "<|channel|>analysis<|message|>The final STOP<|end|>"
-        "<|start|>assistant<|channel|>final<|message|>A ST, then STOP and more<|end|>"
-        '<|start|>assistant<|channel|>commentary to=functions.read<|message|>{"path": "STOP"}'
-    ).encode()
+        b"<|channel|>analysis<|message|>The final STOP<|end|>"
+        b"<|start|>assistant<|channel|>final<|message|>A ST, then STOP and more<|end|>"
+        b'<|start|>assistant<|channel|>commentary to=functions.read<|message|>{"path": "STOP"}'
+    )
     pieces = [reply[at : at + n] for at in range(0, len(reply), n)]
     for stop in ("final", "message", "STOP"):
         parser = ReplyParser([stop], True, lambda: "t1", DIALECTS["gpt_oss"], SCHEMAS)
