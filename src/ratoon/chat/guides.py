@@ -132,7 +132,8 @@ class GuideMaker:
         def make(calls: Calls) -> Matcher:
             choices = []
             if wish.schema and not wish.must_call:
-                choices.append(self._value(wish, calls.lark))
+                answer = calls.lark.text(wish.dialect.answer)
+                choices.append(f"{answer} {self._value(wish, calls.lark)}")
             # A call in bare JSON could not be told from the value.
             forms = [f for f in wish.dialect.forms if not (choices and f.start.startswith("{"))]
             whole = (found for form in forms if (found := calls.whole(form)))
@@ -140,6 +141,8 @@ class GuideMaker:
             if not any(choices):
                 raise InvalidRequest("tool_choice: this model can't call any of the tools")
             reply = one_of([choice for choice in choices if choice])
+            if wish.dialect.thought is not None:
+                reply = f"({wish.dialect.thought(calls.lark)})? ({reply})"
             source = calls.lark.source(behind_reasoning(reply) if has_gap else reply)
             return self._compiler.matcher(source)
 

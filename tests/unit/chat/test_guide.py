@@ -285,7 +285,7 @@ def test_structured_output_is_one_value() -> None:
 @each_dialect
 def test_structured_output_or_calls(dialect: str) -> None:
     guide = plain(dialect, **FORMAT)
-    answer = '{"answer": 4}'
+    answer = DIALECTS[dialect].answer + '{"answer": 4}'
     assert write(guide, PLAIN, answer) == len(answer)
     assert ends(guide.allowed(), PLAIN)
     form = next(f for f in DIALECTS[dialect].forms if not f.start.startswith("{"))
@@ -307,6 +307,23 @@ def test_structured_output_that_can_not_be_kept_is_refused(name: str) -> None:
     ):
         with pytest.raises(InvalidRequest, match=where):
             PLAIN_MAKER.guide(asked({}, **fields), prompted({}))
+
+
+def test_a_bound_reply_has_its_channel() -> None:
+    analysis = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+    call = "<|channel|>commentary to=functions.find"
+    for vocab, maker in ((PLAIN, PLAIN_MAKER), (MARKED["gpt_oss"], MAKERS["gpt_oss"])):
+        for begun in ("", analysis):
+            guide = guided(maker, prompted({}, "gpt_oss"), **FORMAT)
+            text = begun + '<|channel|>final<|message|>{"answer": 4}'
+            assert write(guide, vocab, text) == len(text)
+            assert ends(guide.allowed(), vocab) == [256, 257]
+            guide = guided(maker, prompted(SMALL, "gpt_oss"), **ANY)
+            assert write(guide, vocab, begun + call) == len(begun + call)
+        guide = guided(maker, prompted(SMALL, "gpt_oss"), **ANY)
+        assert write(guide, vocab, '{"answer"') == 0
+        assert write(guide, vocab, analysis) == len(analysis)
+        assert write(guide, vocab, analysis) < len(analysis)
 
 
 # --- reasoning ------------------------------------------------------------------------------------

@@ -92,6 +92,8 @@ class Dialect:
     """How a family of models writes calls. No start may be the beginning of another one. The first
     form is the one that its models are taught.
 
+    ``thought``  the grammar of reasoning in forms that a bound reply may begin with
+    ``answer``   what stands in front of a bound reply's text
     ``show``     calls as the model writes them, for a template that shows no calls
     ``call_id``  the form of a call's id, of its ``name`` and its number ``n`` in the
                  conversation; by default nine alphanumeric characters, as some templates want
@@ -99,6 +101,8 @@ class Dialect:
 
     name: str
     forms: tuple[Form, ...]
+    thought: Callable[[Lark], str] | None = None
+    answer: str = ""
     show: Show | None = None
     call_id: str = "call{n:05d}"
 

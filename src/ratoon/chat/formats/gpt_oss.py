@@ -14,7 +14,7 @@ from ratoon.chat.formats.call import Dialect, Form, Layout, Write
 from ratoon.chat.formats.json_text import read_arguments
 from ratoon.chat.formats.sink import Sink
 from ratoon.chat.formats.source import Broken, Ended, Reading, Source
-from ratoon.chat.grammar.lark import Lark, plain
+from ratoon.chat.grammar.lark import ANY, Lark, plain, without
 from ratoon.chat.grammar.schema import Schema
 
 _START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
@@ -125,6 +125,13 @@ def _layout(before: str, call: Write) -> Layout:
     return Layout(call, before=before, names=_WORD, marks=marks, waits=True)
 
 
+def _thought(lark: Lark) -> str:
+    """One analysis, and the header of what follows up to its channel."""
+    kept = " & ".join([ANY, *map(without, (_START, _CHANNEL))])
+    text = lark.until(kept, f"{_END}{_START}assistant", _END)
+    return f"{lark.text(_CHANNEL + _ANALYSIS + _MESSAGE)} {text}"
+
+
 _IN_CHANNEL = _write(_NAMESPACE)
 _BEHIND_CHANNEL = tuple(_layout(signal, _IN_CHANNEL) for signal in _OF_CHANNEL)
 _EARLY = f"{_CHANNEL}commentary"
@@ -140,4 +147,6 @@ DIALECT = Dialect(
         Form(_RECIPIENT, read_recipient, is_opening=True, holds_text=True, layouts=(_OPENING,)),
         *(Form(mark, read_nothing, holds_text=True) for mark in _ENDS),
     ),
+    thought=_thought,
+    answer=f"{_CHANNEL}final{_MESSAGE}",
 )
