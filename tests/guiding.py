@@ -86,15 +86,23 @@ def write(guide: Guide, vocab: PieceVocab, text: str, *, marks: bool = True) -> 
 CLOSERS = ("\n</parameter>\n", "</arg_value>", '<|"|>', '"')
 
 
-def draw(guide: Guide, vocab: PieceVocab, source: random.Random, n_most: int = 1500) -> str | None:
+def draw(guide: Guide, vocab: PieceVocab, source: random.Random) -> str | None:
     """A random reply up to the end of the turn, or to where it is free; None where that does not
     come."""
+    raw = draw_bytes(guide, vocab, source)
+    return None if raw is None else raw.decode()
+
+
+def draw_bytes(
+    guide: Guide, vocab: PieceVocab, source: random.Random, n_most: int = 1500
+) -> bytes | None:
+    """As ``draw``, for a reply of which some bytes have come."""
     raw = b""
     weights = [_weight(token, vocab) for token in range(vocab.n_tokens)]
     while len(raw) < n_most:
         mask = guide.allowed()
         if mask is None:
-            return raw.decode()
+            return raw
         allowed = tokens_in(mask, vocab.n_tokens)
         assert allowed, f"no token may come after {raw!r}"
         if len(allowed) > 30 and source.random() < 0.1:
@@ -105,7 +113,7 @@ def draw(guide: Guide, vocab: PieceVocab, source: random.Random, n_most: int = 1
         if not guide.accept(token):
             continue
         if vocab.is_end(token):
-            return raw.decode()
+            return raw
         raw += vocab.piece(token)
     return None
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from ratoon.chat.deltas import Delta
 from ratoon.chat.formats.call import Dialect, Form
+from ratoon.chat.formats.scan import Body
+from ratoon.chat.formats.signal import BLANKS
 from ratoon.chat.formats.sink import Sink, Tools
 from ratoon.chat.formats.source import Broken, Ended, Reading, Source
 from ratoon.chat.stop import n_partial
@@ -15,8 +18,9 @@ class CallSplitter:
     """Gives a call's name and arguments as soon as they are sure (see ``Sink``).
 
     Where a form turns out to be none, everything from its start to the break is text, and what
-    follows is read again; nothing is read twice, so the work is linear in the reply's length. The
-    end mark of a call that broke behind its arguments is no text.
+    follows is read again; of one that holds data all is text. No more than a signal is read twice,
+    so the work is linear in the reply's length. The end mark of a call that broke behind its
+    arguments is no text.
     """
 
     def __init__(
@@ -31,8 +35,8 @@ class CallSplitter:
         self._source = Source()
         self._sink = Sink(self._source, tool_id, tools, takes_calls=takes_calls)
         self._reading: Reading | None = None
-        self._start = ""  # of the form that is read
-        self._end_mark = ""  # of it
+        self._form = dialect.forms[0]  # the one that is read
+        self._data: Body | None = None
         self._stray = ""  # the end mark that a broken call may still be followed by
         self._held = ""
         self._is_after_call = False
@@ -41,8 +45,14 @@ class CallSplitter:
     def feed(self, text: str) -> list[Delta]:
         rest: str | None = text
         while rest is not None:
-            rest = self._text(rest) if self._reading is None else self._read(rest)
+            rest = self._next()(rest)
         return self._sink.drain()
+
+    def _next(self) -> Callable[[str], str | None]:
+        """Takes text; what belongs to a further one is returned."""
+        if self._data is not None:
+            return partial(self._skip, self._data)
+        return self._text if self._reading is None else self._read
 
     def finish(self) -> list[Delta]:
         if self._reading is not None:
@@ -84,7 +94,7 @@ class CallSplitter:
         """Where the form starts in the text, or -1."""
         if not form.is_opening:
             return text.find(form.start)
-        n_blanks = len(text) - len(text.lstrip())
+        n_blanks = len(text) - len(text.lstrip(BLANKS))
         is_first = not self._has_spoken and text.startswith(form.start, n_blanks)
         return n_blanks if is_first else -1
 
@@ -92,7 +102,7 @@ class CallSplitter:
         """How many characters at the text's end may become a start of the form."""
         if not form.is_opening:
             return n_partial(text, form.start)
-        begun = text.lstrip()
+        begun = text.lstrip(BLANKS)
         return len(begun) * (not self._has_spoken and form.start.startswith(begun))
 
     def _speak(self, text: str) -> None:
@@ -110,7 +120,8 @@ class CallSplitter:
     def _begin(self, form: Form) -> None:
         self._source.mark()
         self._sink.n_calls = 0
-        self._start, self._end_mark = form.start, form.end
+        self._form = form
+        self._has_spoken |= form.holds_text
         self._reading = _whole(form, self._source, self._sink)
 
     def _read(self, text: str) -> str | None:
@@ -122,11 +133,29 @@ class CallSplitter:
         except StopIteration:
             self._leave(is_call=True)
         except Broken:
-            self._leave(is_call=self._sink.cut(is_end=False))
-            self._stray = self._end_mark if self._is_after_call else ""
+            is_call = self._sink.cut(is_end=False)
+            if self._form.holds_data and not self._sink.n_calls:
+                return self._begin_data()
+            self._leave(is_call=is_call)
+            self._stray = self._form.end if self._is_after_call else ""
         else:
             return None
         return self._source.leave()
+
+    def _begin_data(self) -> str:
+        """The form turns out to hold data; all that has come of it is returned."""
+        self._reading = None
+        self._data = Body(self._form)
+        self._speak(self._held + self._form.start)
+        return self._source.since_mark + self._source.leave()
+
+    def _skip(self, data: Body, text: str) -> str | None:
+        """Say data; what follows its end is returned."""
+        rest = data.feed(text)
+        self._speak(self._held + text[: len(text) - len(rest or "")])
+        if rest is not None:
+            self._data = None
+        return rest
 
     def _end(self, reading: Reading) -> None:
         """The reply ends inside a form."""
@@ -144,7 +173,7 @@ class CallSplitter:
         blanks held before it; after a call, only what was read since."""
         self._reading = None
         self._sink.settle()
-        start, self._held = self._held + self._start, ""
+        start, self._held = self._held + self._form.start, ""
         self._is_after_call |= self._sink.n_calls > 0
         if not is_call:
             self._speak(("" if self._sink.n_calls else start) + self._source.since_mark)

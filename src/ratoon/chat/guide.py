@@ -5,8 +5,7 @@ A guide is in one phase at a time. A phase lets tokens come and says which phase
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,6 +13,7 @@ from typing import Protocol
 from ratoon.chat.alphabet import Alphabet, either
 from ratoon.chat.formats.call import Form
 from ratoon.chat.formats.scan import Body
+from ratoon.chat.formats.signal import find_signal
 from ratoon.chat.grammar.compiler import Matcher
 
 
@@ -87,10 +87,10 @@ class Bound:
         self._matcher = matcher
         self._then = then
 
-    def fed(self, raw: bytes) -> Phase | None:
-        """The phase behind some bytes; None where they don't fit."""
+    def fed(self, raw: bytes, begun: Sequence[int] = ()) -> Phase | None:
+        """The phase behind what has ``begun`` and some bytes; None where they don't fit."""
         tokens = self._alphabet.spell(raw)
-        return None if tokens is None else self._consume(tokens)
+        return None if tokens is None else self._consume([*begun, *tokens])
 
     def _consume(self, tokens: Sequence[int]) -> Phase | None:
         n_taken = self._matcher.try_consume_tokens(list(tokens))
@@ -108,11 +108,12 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """A form whose start is watched for. ``matcher`` binds what follows it and, blanks aside,
-    ``signal``; without one the form may not begin."""
+    """A form whose start is watched for. ``matcher`` binds what follows it; without one the form
+    may not begin. Where there are ``signals``, each with its tokens, one of them must come first,
+    one byte a character."""
 
     form: Form
-    signal: str
+    signals: Mapping[str, Sequence[int]]
     matcher: Matcher | None
 
     @property
@@ -147,7 +148,8 @@ class Free(_Unbound):
             self._keep(text)
             return self
         at, n = min(found)
-        has_spoken = self._has_spoken or bool(text[:at].strip())
+        form = triggers[n].form
+        has_spoken = self._has_spoken or bool(text[:at].strip()) or form.holds_text
         return self._begin(triggers[n], text[at + len(triggers[n].start) :], has_spoken)
 
     def _keep(self, text: bytes) -> None:
@@ -168,12 +170,14 @@ class Free(_Unbound):
             return self._unguided(trigger).fed(rest)
         then = self._watch.after or Free(self._watch, has_spoken)
         call = _Call(self._alphabet, trigger, then)
-        return Unsure(call, self._unguided(trigger)).fed(rest) if trigger.signal else call.fed(rest)
+        if not trigger.signals:
+            return call.fed(rest)
+        return Unsure(call, self._unguided(trigger)).fed(rest)
 
     def _unguided(self, trigger: Trigger) -> _Unbound:
-        if trigger.form.holds_text:
-            return Free(self._watch, True)
-        return Unguided(self._alphabet, Body(trigger.form), Free(self._watch, True))
+        free = Free(self._watch, True)
+        is_data = trigger.form.holds_data
+        return Unguided(self._alphabet, Body(trigger.form), free) if is_data else free
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,15 +188,16 @@ class _Call:
     trigger: Trigger
     then: Phase
 
-    def fed(self, rest: bytes) -> Phase | None:
+    def fed(self, rest: bytes, signal: str = "") -> Phase | None:
         matcher = self.trigger.matcher
         if matcher is None:
             return None
-        return Bound(self.alphabet, matcher.deep_copy(), self.then).fed(rest)
+        begun = self.trigger.signals[signal] if signal else ()
+        return Bound(self.alphabet, matcher.deep_copy(), self.then).fed(rest, begun)
 
 
 class Unguided(_Unbound):
-    """The body of a form that is never guided: no other start counts inside."""
+    """The body of a form that holds data: no other start counts inside."""
 
     def __init__(self, alphabet: Alphabet, body: Body, then: Free) -> None:
         self._alphabet = alphabet
@@ -208,7 +213,7 @@ class Unguided(_Unbound):
 
 
 class Unsure(_Unbound):
-    """What starts like a call, but may be data until the signal has come."""
+    """What starts like a call, but may be data until a signal has come."""
 
     def __init__(self, call: _Call, otherwise: _Unbound, seen: bytes = b"") -> None:
         self._alphabet = call.alphabet
@@ -218,14 +223,13 @@ class Unsure(_Unbound):
 
     def fed(self, raw: bytes) -> Phase | None:
         seen = self._seen + raw
-        signal = b"".join(self._call.trigger.signal.encode().split())
-        steps = (rb"\s*" + re.escape(signal[n : n + 1]) for n in range(len(signal)))
-        come = re.match(b"".join(steps), seen)
-        if come:
-            return self._call.fed(seen[come.end() :])
-        if signal.startswith(b"".join(seen.split())):
-            return Unsure(self._call, self._otherwise, seen)
-        return self._otherwise.fed(seen)
+        found = find_signal(seen.decode("latin-1"), self._call.trigger.signals)
+        if found is None:
+            return self._otherwise.fed(seen)
+        signal, end = found
+        if signal:
+            return self._call.fed(seen[end:], signal)
+        return Unsure(self._call, self._otherwise, seen)
 
 
 class Opening:

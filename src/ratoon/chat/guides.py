@@ -117,9 +117,14 @@ class GuideMaker:
         triggers = []
         for form in wish.dialect.forms:
             matcher = None if wish.is_barred else self._with_tools(wish, partial(make, form))
-            signal = "".join(layout.before for layout in form.layouts[:1] if layout.waits)
-            triggers.append(Trigger(form, signal, matcher))
+            triggers.append(Trigger(form, self._signals(wish, form), matcher))
         return tuple(triggers)
+
+    def _signals(self, wish: _Wish, form: Form) -> dict[str, list[int]]:
+        """What a guide waits for behind the form's start, one byte a character, with its tokens."""
+        tools = speakable(wish.dialect, json.loads(wish.tools))
+        signals = (signal for layout in form.layouts for signal in layout.signals(tools))
+        return {each.encode().decode("latin-1"): self._compiler.spell(each) for each in signals}
 
     def _make_matcher(self, wish: _Wish, has_gap: bool) -> Matcher:
         """The grammar of a whole reply."""
@@ -127,7 +132,8 @@ class GuideMaker:
         def make(calls: Calls) -> Matcher:
             choices = []
             if wish.schema and not wish.must_call:
-                choices.append(self._value(wish, calls.lark))
+                answer = calls.lark.text(wish.dialect.answer)
+                choices.append(f"{answer} {self._value(wish, calls.lark)}")
             # A call in bare JSON could not be told from the value.
             forms = [f for f in wish.dialect.forms if not (choices and f.start.startswith("{"))]
             whole = (found for form in forms if (found := calls.whole(form)))
@@ -135,6 +141,8 @@ class GuideMaker:
             if not any(choices):
                 raise InvalidRequest("tool_choice: this model can't call any of the tools")
             reply = one_of([choice for choice in choices if choice])
+            if wish.dialect.thought is not None:
+                reply = f"({wish.dialect.thought(calls.lark)})? ({reply})"
             source = calls.lark.source(behind_reasoning(reply) if has_gap else reply)
             return self._compiler.matcher(source)
 

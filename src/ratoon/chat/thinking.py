@@ -6,6 +6,7 @@ import os.path
 import re
 from dataclasses import dataclass
 
+from ratoon.chat.formats.signal import BLANKS
 from ratoon.chat.stop import n_partial
 from ratoon.chat.template import ChatTemplate
 
@@ -143,7 +144,7 @@ class ThinkSplitter:
 
     def _enter(self) -> bool:
         """Whether the reply begins with reasoning; while that is open, nothing is decided."""
-        start, begun = self._reasoning.start, self._held.lstrip()
+        start, begun = self._reasoning.start, self._held.lstrip(BLANKS)
         if begun.startswith(start):
             self._is_inside, self._held = True, begun[len(start) :]
         elif not start.startswith(begun):
@@ -162,7 +163,7 @@ class ThinkSplitter:
 
     def _answer(self, text: str) -> str:
         if self._drops_blanks:
-            text = text.lstrip()
+            text = text.lstrip(BLANKS)
             self._drops_blanks = not text
         return text
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ratoon.chat.formats.call import Dialect
+from ratoon.chat.formats.call import Dialect, Form
 from ratoon.chat.formats.table import DIALECTS
 from ratoon.chat.grammar.calls import marks
 from ratoon.chat.guides import GuideMaker
@@ -19,6 +19,7 @@ from ratoon.engine.request import Guide
 from ratoon.errors import InvalidRequest
 from tests.guiding import (
     PieceVocab,
+    Schemas,
     asked,
     calls_in,
     chosen,
@@ -82,6 +83,11 @@ def valid_calls(reply: str, dialect: Dialect) -> list[str]:
     return [name for name, _ in calls]
 
 
+def begun(form: Form, tools: Schemas) -> str:
+    """The start of the form, and what tells that it is a call."""
+    return form.start + next(iter(form.layouts[0].signals(tools)), "")
+
+
 # --- every dialect --------------------------------------------------------------------------------
 
 
@@ -113,7 +119,7 @@ def test_calls_after_a_start_are_valid(dialect: str) -> None:
         n_calls = 0
         for _ in range(6):
             guide = guided(PLAIN_MAKER, prompted(TOOLS, dialect))
-            start = form.start + "".join(each.before for each in form.layouts if each.waits)
+            start = begun(form, TOOLS)
             assert write(guide, PLAIN, start) == len(start.encode())
             assert guide.allowed() is not None
             rest = draw(guide, PLAIN, source)
@@ -150,7 +156,7 @@ def test_no_call_starts_where_none_may(dialect: str) -> None:
     for form in DIALECTS[dialect].forms:
         if not form.layouts:
             continue
-        start = form.start + (form.layouts[0].before if form.layouts[0].waits else "")
+        start = begun(form, SMALL)
         guide = plain(dialect, tool_choice=chosen("none"))
         assert guide.allowed() is None
         assert write(guide, PLAIN, start) < len(start.encode())
@@ -166,7 +172,7 @@ def test_one_call_only(dialect: str) -> None:
         for _ in range(6):
             guide = plain(dialect, tool_choice=choice)
             form = DIALECTS[dialect].forms[0]
-            start = form.start + (form.layouts[0].before if form.layouts[0].waits else "")
+            start = begun(form, SMALL)
             if kind == "auto":
                 write(guide, PLAIN, start)
             reply = draw(guide, PLAIN, source)
@@ -279,14 +285,17 @@ def test_structured_output_is_one_value() -> None:
 @each_dialect
 def test_structured_output_or_calls(dialect: str) -> None:
     guide = plain(dialect, **FORMAT)
-    assert write(guide, PLAIN, '{"answer": 4}') == 13
+    answer = DIALECTS[dialect].answer + '{"answer": 4}'
+    assert write(guide, PLAIN, answer) == len(answer)
     assert ends(guide.allowed(), PLAIN)
     form = next(f for f in DIALECTS[dialect].forms if not f.start.startswith("{"))
     assert write(plain(dialect, **FORMAT), PLAIN, form.start) == len(form.start.encode())
-    assert write(plain(dialect, **FORMAT, **ANY), PLAIN, '{"answer": 4}') < 13
+    assert write(plain(dialect, **FORMAT, **ANY), PLAIN, answer) < len(answer)
     barred = plain(dialect, **FORMAT, tool_choice=chosen("none"))
-    assert write(barred, PLAIN, form.start) == 0
-    assert write(barred, PLAIN, '{"answer": 4}') == 13
+    call = begun(form, SMALL)
+    assert write(barred, PLAIN, call) < len(call.encode())
+    barred = plain(dialect, **FORMAT, tool_choice=chosen("none"))
+    assert write(barred, PLAIN, answer) == len(answer)
 
 
 @pytest.mark.parametrize("name", ["look_ahead", "negated", "remote", "odd_type", "impossible"])
@@ -298,6 +307,23 @@ def test_structured_output_that_can_not_be_kept_is_refused(name: str) -> None:
     ):
         with pytest.raises(InvalidRequest, match=where):
             PLAIN_MAKER.guide(asked({}, **fields), prompted({}))
+
+
+def test_a_bound_reply_has_its_channel() -> None:
+    analysis = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+    call = "<|channel|>commentary to=functions.find"
+    for vocab, maker in ((PLAIN, PLAIN_MAKER), (MARKED["gpt_oss"], MAKERS["gpt_oss"])):
+        for begun in ("", analysis):
+            guide = guided(maker, prompted({}, "gpt_oss"), **FORMAT)
+            text = begun + '<|channel|>final<|message|>{"answer": 4}'
+            assert write(guide, vocab, text) == len(text)
+            assert ends(guide.allowed(), vocab) == [256, 257]
+            guide = guided(maker, prompted(SMALL, "gpt_oss"), **ANY)
+            assert write(guide, vocab, begun + call) == len(begun + call)
+        guide = guided(maker, prompted(SMALL, "gpt_oss"), **ANY)
+        assert write(guide, vocab, '{"answer"') == 0
+        assert write(guide, vocab, analysis) == len(analysis)
+        assert write(guide, vocab, analysis) < len(analysis)
 
 
 # --- reasoning ------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from ratoon.chat.formats.sink import Sink
 from ratoon.chat.formats.sink import Tools as Tools
 from ratoon.chat.formats.source import Reading, Source
 from ratoon.chat.grammar.lark import Lark
+from ratoon.chat.grammar.schema import to_text
 
 
 class Read(Protocol):
@@ -36,7 +37,8 @@ class Layout:
     ``again``    None: no further body follows
     ``names``    the tool names that can be read back; None: all
     ``marks``    texts in a call that are tokens in some vocabularies
-    ``waits``    what starts like a call may be data as long as ``before`` has not come
+    ``waits``    what starts like a call may be data as long as ``before`` has not come, nor,
+                 where the layout ``is_guess``, a tool's name in JSON behind it
     """
 
     call: Write
@@ -47,6 +49,13 @@ class Layout:
     names: re.Pattern[str] | None = None
     marks: tuple[str, ...] = ()
     waits: bool = False
+    is_guess: bool = False
+
+    def signals(self, tools: Tools) -> list[str]:
+        """What is waited for; nothing where the start of the form tells enough."""
+        if not self.is_guess:
+            return [self.before] if self.waits else []
+        return [self.before + to_text(name)[1:] for name in tools]
 
 
 # Calls, each a name and its arguments, as a model writes them.
@@ -61,7 +70,7 @@ class Form:
     ``lead``        the part of the start that belongs to a JSON body
     ``is_opening``  it counts only in front of all text
     ``holds_text``  it may hold text or reasoning, and the rest of the reply is in forms too
-    ``layouts``     how models write it; none: no markup tells it from data, so it is never guided
+    ``layouts``     how models write it; none: it is never a call
     """
 
     start: str
@@ -72,12 +81,19 @@ class Form:
     holds_text: bool = False
     layouts: tuple[Layout, ...] = ()
 
+    @property
+    def holds_data(self) -> bool:
+        """Whether it may be the JSON of some data, in which nothing is a call."""
+        return not self.holds_text and any(layout.waits for layout in self.layouts)
+
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """How a family of models writes calls. No start may be the beginning of another one. The first
     form is the one that its models are taught.
 
+    ``thought``  the grammar of reasoning in forms that a bound reply may begin with
+    ``answer``   what stands in front of a bound reply's text
     ``show``     calls as the model writes them, for a template that shows no calls
     ``call_id``  the form of a call's id, of its ``name`` and its number ``n`` in the
                  conversation; by default nine alphanumeric characters, as some templates want
@@ -85,6 +101,8 @@ class Dialect:
 
     name: str
     forms: tuple[Form, ...]
+    thought: Callable[[Lark], str] | None = None
+    answer: str = ""
     show: Show | None = None
     call_id: str = "call{n:05d}"
 

@@ -17,28 +17,32 @@ _ARGUMENTS = ("arguments", "parameters")
 _SEPARATORS = (",", ";")
 
 
-def read_object(source: Source, sink: Sink, *, is_guess: bool = False) -> Reading:
+def read_object(source: Source, sink: Sink) -> Reading:
     """The call that one object is."""
     yield from source.need("{")
-    yield from read_members(source, sink, is_guess=is_guess)
+    yield from _read_members(source, sink, bool((yield from source.take("}"))))
 
 
-def read_members(source: Source, sink: Sink, *, is_guess: bool = False) -> Reading:
-    """The call that one object is, behind its opening bracket."""
+def read_rest(source: Source, sink: Sink) -> Reading:
+    """What is left of a call behind its name."""
+    yield from _read_members(source, sink, (yield from source.need(",", "}")) == "}")
+
+
+def _read_members(source: Source, sink: Sink, is_closed: bool) -> Reading:
     literals = Literals(source, sink, JSON)
     has_arguments = False
-    while not (yield from source.take("}")):
+    while not is_closed:
         key = yield from literals.string()
         yield from source.need(":")
         if key == "name":
-            sink.name(sendable((yield from literals.string())), is_guess=is_guess)
+            sink.name(sendable((yield from literals.string())))
         elif key in _ARGUMENTS and not has_arguments:
             has_arguments = True
             yield from read_arguments(source, sink)
         else:
             yield from Literals(source, Nowhere(), JSON).value()
-        if (yield from source.need(",", "}")) == "}":
-            break
+        mark = yield from source.need(",", "}")
+        is_closed = mark == "}" or bool((yield from source.take("}")))
     if not has_arguments:
         sink.write("{}")
     sink.end()
@@ -51,9 +55,9 @@ def read_arguments(source: Source, sink: Sink, *, is_open: bool = False) -> Read
     yield from Literals(source, sink, JSON).arguments(":", "}")
 
 
-def read_objects(source: Source, sink: Sink, *, is_guess: bool = False) -> Reading:
+def read_objects(source: Source, sink: Sink) -> Reading:
     """One object or an array of them."""
-    read = partial(read_object, source, sink, is_guess=is_guess)
+    read = partial(read_object, source, sink)
     if (yield from source.peek("[", "{")) == "{":
         yield from read()
         return
@@ -63,10 +67,10 @@ def read_objects(source: Source, sink: Sink, *, is_guess: bool = False) -> Readi
         yield from read()
 
 
-def read_all_objects(source: Source, sink: Sink, *, is_guess: bool = False) -> Reading:
+def read_all_objects(source: Source, sink: Sink) -> Reading:
     """Objects one after another, or an array of them, in front of some end."""
     while True:
-        yield from read_objects(source, sink, is_guess=is_guess)
+        yield from read_objects(source, sink)
         yield from source.take(*_SEPARATORS)
         if not (yield from source.peek("{", "[")):
             return

@@ -88,10 +88,11 @@ class Literals:
         """Any literal."""
         yield from self._value(0)
 
-    def string(self) -> ReadingWord:
-        """A quoted text."""
+    def string(self, opening: str = "") -> ReadingWord:
+        """A quoted text, or what is left of it behind its opening quote."""
         parts: list[str] = []
-        yield from self._string((yield from self._source.need(*self._quotes)), parts.append)
+        opening = opening or (yield from self._source.need(*self._quotes))
+        yield from self._string(opening, parts.append)
         return "".join(parts)
 
     def _pairs(self, equals: str, closing: str, depth: int) -> Reading:

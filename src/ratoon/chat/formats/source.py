@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator
 
+from ratoon.chat.formats.signal import BLANKS, find_signal
 from ratoon.chat.stop import n_partial
 
 # A reading of a text: each ``yield`` waits for more of it.
 Reading = Generator[None, None, None]
 ReadingWord = Generator[None, None, str]
 
-_BLANKS = re.compile(r"\s*")
+_BLANKS = re.compile(f"[{BLANKS}]*")
 # No name and no number is longer; it bounds what is read again when more text comes.
 _MAX_WORD = 1 << 13
 
@@ -98,6 +99,16 @@ class Source:
         if not found:
             raise Broken
         return found
+
+    def signal(self, *signals: str) -> ReadingWord:
+        """Step over the one of the signals that comes next, and tell which; "" if none does."""
+        while (found := find_signal(self.text[self.at :], signals)) is not None:
+            signal, n_read = found
+            if signal:
+                self.at += n_read
+                return signal
+            yield
+        return ""
 
     def word(self, pattern: re.Pattern[str]) -> ReadingWord:
         """What the pattern matches behind blanks, as much as it can; raises Broken for nothing."""

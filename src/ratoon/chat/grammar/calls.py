@@ -28,9 +28,9 @@ class Calls:
     is_single: bool
 
     def behind_start(self, form: Form) -> str | None:
-        """One body of a form whose start is there already; what ``waits`` has come too. None where
-        no tool can be called in this form."""
-        bodies = [self._body(form, layout, skips=layout.waits) for layout in form.layouts]
+        """One body of a form whose start is there already. None where no tool can be called in
+        this form."""
+        bodies = [self._body(form, layout) for layout in form.layouts]
         found = [body for body in bodies if body is not None]
         return one_of(found) if found else None
 
@@ -48,7 +48,7 @@ class Calls:
             return one
         return f"{one} ({self.lark.text(layout.again)} {one})*"
 
-    def _body(self, form: Form, layout: Layout, *, skips: bool = False) -> str | None:
+    def _body(self, form: Form, layout: Layout) -> str | None:
         lark = self.lark
         calls = []
         for name, schema in self.tools.items():
@@ -61,8 +61,8 @@ class Calls:
         more = ""
         if layout.between is not None and not self.is_single:
             more = f"({lark.text(layout.between)} {call})*"
-        before = "" if skips else lark.text(layout.before)
-        return f"{before} {call} {more} {lark.text(layout.after)} {lark.text(form.end)}"
+        before, after = lark.text(layout.before), lark.text(layout.after)
+        return f"{before} {call} {more} {after} {lark.text(form.end)}"
 
 
 def speakable(dialect: Dialect, tools: Tools) -> Tools:

@@ -11,7 +11,7 @@ from typing import Any
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, regex_to_lark
 
 from ratoon.chat.alphabet import Alphabet
-from ratoon.chat.grammar.lark import Lark
+from ratoon.chat.grammar.lark import Lark, any_of
 from ratoon.chat.grammar.schema import pared
 from ratoon.errors import RatoonError
 
@@ -32,9 +32,21 @@ class Compiler:
     def __init__(self, alphabet: Alphabet, marks: Collection[str]) -> None:
         specials = alphabet.vocab.specials
         self.tokens = {text: specials[text].id for text in marks if text in specials}
+        self._alphabet = alphabet
         self._tokenizer = _tokenizer(alphabet, self.tokens.values())
         self._fitted = lru_cache(_N_SCHEMAS)(self._fit)
         self._regex = lru_cache(_N_SCHEMAS)(self._lark_regex)
+
+    def spell(self, markup: str) -> list[int]:
+        """Tokens that a matcher takes for a text of the dialect."""
+        found: list[int] = []
+        for part in any_of(self.tokens).split(markup):
+            if part in self.tokens:
+                found.append(self.tokens[part])
+            else:
+                alphabet = self._alphabet
+                found += alphabet.spell(part.encode()) or alphabet.vocab.tokenize(part)
+        return found
 
     def matcher(self, source: str) -> Matcher:
         """To be copied for each use. Raises TooLarge."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ratoon.chat.grammar.schema import Schema, closed, is_bounded
@@ -36,8 +36,7 @@ class Lark:
     ) -> None:
         self.subject = ""  # whose schema is being written
         self._tokens = tokens
-        marks = sorted(tokens, key=len, reverse=True)  # one may be the beginning of another
-        self._marks = re.compile("|".join(map(re.escape, marks)) or "(?!)")
+        self._marks = any_of(tokens)
         self._fit = fit
         self._regex = regex
         self._rules: dict[str, str] = {}  # name with options → body
@@ -105,6 +104,12 @@ class Lark:
     def source(self, start: str) -> str:
         rules = [f"{name}: {body}" for name, body in self._rules.items()]
         return "\n".join([f"start: {start}", *rules])
+
+
+def any_of(marks: Iterable[str]) -> re.Pattern[str]:
+    """Finds the marks; one may be the beginning of another."""
+    longest_first = sorted(marks, key=len, reverse=True)
+    return re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
 
 
 def plain(text: str) -> str:
