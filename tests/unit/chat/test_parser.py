@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import sys
 from itertools import count
 
 import pytest
@@ -217,3 +219,13 @@ def test_nothing_but_calls_and_blanks_is_lost(reply: str) -> None:
     deltas = parse(reply)
     if all(isinstance(delta, TextDelta) for delta in deltas):
         assert "".join(delta.text for delta in deltas if isinstance(delta, TextDelta)) == reply
+
+
+def test_a_number_beyond_all_bounds_is_the_largest() -> None:
+    body = '{"name": "f", "arguments": {"a": 1e999, "b": [-1e999]}}'
+    [_, given, _] = parse(f"<tool_call>{body}</tool_call>")
+    assert isinstance(given, ToolInput)
+    assert json.loads(given.partial_json) == {
+        "a": sys.float_info.max,
+        "b": [-sys.float_info.max],
+    }
