@@ -103,6 +103,7 @@ def draw(guide: Guide, vocab: PieceVocab, source: random.Random, n_most: int = 1
             continue
         [token] = source.choices(allowed, [weights[token] for token in allowed])
         if not guide.accept(token):
+            assert not vocab.is_end(token), f"nothing may come after {raw!r}"
             continue
         if vocab.is_end(token):
             return raw.decode()
