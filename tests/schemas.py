@@ -126,6 +126,7 @@ SERVER_TOOLS: dict[str, dict[str, Any]] = {
     },
 }
 
+
 def _chain(length: int, **link: Any) -> dict[str, Any]:
     """Definitions of which each leads to the next; ``link`` is a schema around ``NEXT``."""
     text = json.dumps(link)

@@ -21,7 +21,7 @@ IsFinite = Callable[[Any, Collection[str]], bool]
 def fault(schema: Schema) -> str:
     """Why no grammar may be made of a schema; empty if one may."""
     references = list(dict.fromkeys(_references(schema)))
-    if _n_levels(schema) + sum(_n_behind(each, schema) for each in references) > _MAX_LEVELS:
+    if len(references) > _MAX_LEVELS or _n_levels_behind(references, schema) > _MAX_LEVELS:
         return "its references nest too deeply"
     finite: set[str] = set()
     for _ in range(_MAX_PASSES):
@@ -44,15 +44,23 @@ def _references(schema: Any) -> Iterator[str]:
             yield from _references(item)
 
 
-def _n_levels(schema: Any) -> int:
+def _n_levels_behind(references: list[str], root: Schema) -> int:
+    """Levels of a schema and of all that it refers to: each as deep as the whole schema, where
+    what it names is uncertain."""
+    levels: dict[int, int] = {}
+    n_most = _measure(root, levels)
+    has_bases = _has_bases(root)
+    named = [None if has_bases else target(each, root) for each in references]
+    return n_most + sum(n_most if each is None else levels[id(each)] for each in named)
+
+
+def _measure(schema: Any, levels: dict[int, int]) -> int:
+    """Notes the levels of each part by its identity."""
     inner = list(schema.values()) if isinstance(schema, dict) else schema
-    return 1 + max(map(_n_levels, inner), default=0) if isinstance(inner, list) else 0
-
-
-def _n_behind(reference: str, root: Schema) -> int:
-    """Levels of what a reference names: those of the whole schema, where that is uncertain."""
-    found = None if _has_bases(root) else target(reference, root)
-    return _n_levels(root if found is None else found)
+    if not isinstance(inner, list):
+        return 0
+    levels[id(schema)] = 1 + max((_measure(item, levels) for item in inner), default=0)
+    return levels[id(schema)]
 
 
 def _has_bases(root: Schema) -> bool:
