@@ -111,6 +111,7 @@ def draw_bytes(
             continue
         [token] = source.choices(allowed, [weights[token] for token in allowed])
         if not guide.accept(token):
+            assert not vocab.is_end(token), f"nothing may come after {raw!r}"
             continue
         if vocab.is_end(token):
             return raw

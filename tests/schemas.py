@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -125,6 +126,17 @@ SERVER_TOOLS: dict[str, dict[str, Any]] = {
     },
 }
 
+
+def _chain(length: int, **link: Any) -> dict[str, Any]:
+    """Definitions of which each leads to the next; ``link`` is a schema around ``NEXT``."""
+    text = json.dumps(link)
+    links = {f"d{n}": json.loads(text.replace("NEXT", f"#/$defs/d{n + 1}")) for n in range(length)}
+    first = _tool({"a": {"$ref": "#/$defs/d0"}}, "a")
+    return {**first, "$defs": {**links, f"d{length}": {"type": "integer"}}}
+
+
+_NEXT = {"$ref": "NEXT"}
+
 # What no grammar can keep, or not all of it; each is an object by its own word.
 ODD_SCHEMAS: dict[str, dict[str, Any]] = {
     "look_ahead": _tool({"a": {"type": "string", "pattern": "^(?=x).*$"}}, "a"),
@@ -137,4 +149,11 @@ ODD_SCHEMAS: dict[str, dict[str, Any]] = {
     "no_properties": {"type": "object", "properties": None},
     "impossible": _tool({"a": {"type": "string", "minLength": 5, "maxLength": 2}}, "a"),
     "listed": {"type": "object", "required": "a"},
+    "endless": _tool({"a": {"$ref": "#"}}, "a"),
+    "itself": {**_tool({"a": {"$ref": "#/$defs/b"}}, "a"), "$defs": {"b": {"$ref": "#/$defs/b"}}},
+    "only_itself": _tool({"a": {"type": "array", "minItems": 1, "items": {"$ref": "#"}}}, "a"),
+    "linked": _chain(3000, **_NEXT),
+    "deep": _chain(1000, type="object", properties={"a": _NEXT}, required=["a"]),
+    "rather_deep": _chain(250, type="object", properties={"a": _NEXT}, required=["a"]),
+    "branching": _chain(30, anyOf=[_NEXT, _NEXT]),
 }

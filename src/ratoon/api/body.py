@@ -89,7 +89,7 @@ _RULES: tuple[tuple[Callable[[wire.CountTokensRequest], bool], str], ...] = (
     (_repeats_names, "tools: Tool names must be unique."),
     (_lacks_budget, "thinking.enabled.budget_tokens: Field required"),
     (
-        lambda r: (_budget(r) or 1024) < 1024,
+        lambda r: (budget := _budget(r)) is not None and budget < 1024,
         "thinking.enabled.budget_tokens: Input should be greater than or equal to 1024",
     ),
     (

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ratoon import wire
 from ratoon.chat.alphabet import Alphabet
@@ -16,7 +16,8 @@ from ratoon.chat.formats.table import DIALECTS
 from ratoon.chat.grammar.calls import Calls, behind_reasoning, marks, speakable
 from ratoon.chat.grammar.compiler import Compiler, Matcher, TooLarge
 from ratoon.chat.grammar.lark import Lark, one_of
-from ratoon.chat.grammar.schema import to_text
+from ratoon.chat.grammar.references import fault
+from ratoon.chat.grammar.schema import pared, to_text
 from ratoon.chat.guide import (
     Bound,
     Choice,
@@ -154,8 +155,11 @@ class GuideMaker:
         def refuse(_subject: str, reason: str) -> None:
             raise InvalidRequest(f"{wish.where}: {reason}")
 
-        self._compiler.lark(refuse).json(json.loads(wish.schema))
-        return lark.json(json.loads(wish.schema))
+        schema = json.loads(wish.schema)
+        if reason := fault(schema):
+            refuse("", reason)
+        self._compiler.lark(refuse).json(schema)
+        return lark.json(schema)
 
     def _with_tools(self, wish: _Wish, make: Callable[[Calls], T]) -> T:
         """What ``make`` makes of the tools; of their names only, where that is too much."""
@@ -165,14 +169,22 @@ class GuideMaker:
             self._warn("tool %r can't be called: this model can't write its name", name)
         lark = self._compiler.lark
         try:
-            return make(Calls(lark(self._report), tools, wish.is_single))
-        except TooLarge as error:
+            sound = {name: self._sound(name, schema) for name, schema in tools.items()}
+            return make(Calls(lark(self._report), sound, wish.is_single))
+        except (TooLarge, RecursionError) as error:
             self._warn("the arguments of %d tools are not checked: %s", len(tools), str(error))
         names_only = dict.fromkeys(tools, {"type": "object"})
         try:
             return make(Calls(lark(self._report), names_only, wish.is_single))
         except TooLarge as error:
             raise InvalidRequest(f"{wish.where if wish.schema else 'tools'}: {error}") from None
+
+    def _sound(self, name: str, schema: Any) -> Any:
+        """A tool's schema; without its references, where they can't be followed."""
+        reason = fault(schema)
+        if reason:
+            self._report(name, reason)
+        return pared(schema) if reason else schema
 
     def _report(self, subject: str, reason: str) -> None:
         self._warn("tool %r: its schema is kept only in part: %s", subject, reason)

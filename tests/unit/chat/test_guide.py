@@ -298,7 +298,13 @@ def test_structured_output_or_calls(dialect: str) -> None:
     assert write(barred, PLAIN, answer) == len(answer)
 
 
-@pytest.mark.parametrize("name", ["look_ahead", "negated", "remote", "odd_type", "impossible"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("look_ahead", "negated", "remote", "odd_type", "impossible"),
+        *("endless", "itself", "only_itself", "linked", "deep"),
+    ],
+)
 def test_structured_output_that_can_not_be_kept_is_refused(name: str) -> None:
     output = {"type": "json_schema", "schema": ODD_SCHEMAS[name]}
     for fields, where in (
@@ -451,6 +457,19 @@ def test_what_is_too_much_for_a_grammar_is_not_checked(caplog: pytest.LogCapture
     assert caplog.records
     text = '<tool_call>\n{"name": "large", "arguments": {'
     assert write(guide, PLAIN, text) == len(text)
+
+
+@each_dialect
+def test_many_choices_are_not_too_much(dialect: str) -> None:
+    wide = {f"p{n}": {"type": "integer"} for n in range(700)}
+    tools = {f"tool_{n}": SMALL["nothing"] for n in range(700)}
+    tools["wide"] = {"type": "object", "properties": wide}
+    prompt = prompted(tools, dialect)
+    reply = draw(guided(MAKERS[dialect], prompt, **ANY), MARKED[dialect], random.Random(dialect))
+    assert reply is None or calls_in(reply, prompt.dialect, prompt.schemas)[0]
+    only = prompted({"wide": tools["wide"]}, dialect)
+    reply = draw(guided(MAKERS[dialect], only, **ANY), MARKED[dialect], random.Random(dialect))
+    assert reply is None or calls_in(reply, only.dialect, only.schemas)[0]
 
 
 def test_grammars_are_kept() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from typing import Any
 
-from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, regex_to_lark
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, regex_to_lark
 
 from ratoon.chat.alphabet import Alphabet
 from ratoon.chat.grammar.lark import Lark, any_of
@@ -18,6 +18,8 @@ from ratoon.errors import RatoonError
 Matcher = LLMatcher
 
 _N_SCHEMAS = 1024
+# Hundreds of tools, optional members or alternatives are more than the defaults allow at one point.
+_LIMITS = LLParserLimits(max_items_in_row=20_000, step_max_items=200_000, verbose_errors=False)
 _REASON = re.compile(r"(?:at \d+\(\d+\): )?(?:failed to compile JSON schema: )?(.*)")
 
 
@@ -50,7 +52,9 @@ class Compiler:
 
     def matcher(self, source: str) -> Matcher:
         """To be copied for each use. Raises TooLarge."""
-        matcher = LLMatcher(self._tokenizer, source, log_level=0)
+        matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=_LIMITS)
+        if not matcher.is_error():
+            matcher.compute_bitmask()  # the slowest, and here no other request waits for it
         if matcher.is_error():
             raise TooLarge(_reason(matcher.get_error()))
         return matcher
@@ -88,7 +92,7 @@ class Compiler:
 
     def _error(self, source: str) -> str:
         grammar = LLMatcher.grammar_from_lark(source)
-        return _reason(LLMatcher.validate_grammar(grammar, self._tokenizer))
+        return _reason(LLMatcher.validate_grammar(grammar, self._tokenizer, limits=_LIMITS))
 
 
 _VALUES = ("string", "number", "integer", "boolean", "null", "array", "object")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, NamedTuple
 
 Schema = Mapping[str, Any]
@@ -83,7 +84,7 @@ def with_defs(schema: Schema, root: Schema) -> dict[str, Any]:
 def branches(schema: Any, root: Schema) -> list[dict[str, Any]]:
     """The alternatives that a schema is made of, each with at most one type. ``{}`` is any value;
     no alternative: no value fits."""
-    return list(_branches(schema, root, 0))[:_MAX_BRANCHES]
+    return list(islice(_branches(schema, root, 0), _MAX_BRANCHES))
 
 
 def _branches(schema: Any, root: Schema, depth: int) -> Iterator[dict[str, Any]]:
@@ -112,7 +113,7 @@ def resolved(schema: Any, root: Schema) -> dict[str, Any]:
     plain = dict(schema) if isinstance(schema, Mapping) else {}
     for _ in range(_MAX_REFS):
         if isinstance(reference := plain.pop("$ref", None), str):
-            plain = _merged(_target(reference, root), plain)
+            plain = _merged(target(reference, root) or {}, plain)
         elif isinstance(parts := plain.pop("allOf", None), list):
             for part in parts:
                 plain = _merged(plain, part if isinstance(part, Mapping) else {})
@@ -121,13 +122,15 @@ def resolved(schema: Any, root: Schema) -> dict[str, Any]:
     return plain
 
 
-def _target(reference: str, root: Schema) -> Mapping[str, Any]:
-    """What a local reference names; ``{}`` for any other."""
+def target(reference: str, root: Schema) -> Mapping[str, Any] | None:
+    """What a local reference names; None for any other."""
+    if reference != "#" and not reference.startswith("#/"):
+        return None
     found: Any = root
-    for step in reference.removeprefix("#").split("/")[1:]:
+    for step in reference.split("/")[1:]:
         name = step.replace("~1", "/").replace("~0", "~")
         found = found.get(name) if isinstance(found, Mapping) else None
-    return found if reference.startswith("#") and isinstance(found, Mapping) else {}
+    return found if isinstance(found, Mapping) else None
 
 
 def _merged(left: Mapping[str, Any], right: Mapping[str, Any]) -> dict[str, Any]:
