@@ -36,6 +36,7 @@ class StateFolder:
         self.files = StateFiles(path)
         self.rows: dict[str, Row] = {}
         self._index = Index(path)
+        self._ignored: set[str] = set()  # can't be read, and was told so
         self._clock = clock
 
     def open(self) -> None:
@@ -56,7 +57,7 @@ class StateFolder:
         """Learn what others wrote and removed; returns the keys that are gone. Raises OSError."""
         sizes = self.files.sizes()
         gone = self.rows.keys() - sizes.keys()
-        new = sizes.keys() - self.rows.keys()
+        new = sizes.keys() - self.rows.keys() - self._ignored
         self._drop(gone)
         if new:
             known = self._index.rows()
@@ -77,17 +78,19 @@ class StateFolder:
         self._index.add(unknown)
 
     def _read(self, key: str) -> Row | None:
-        """What a file tells of itself; a bad one is removed."""
+        """What a file tells of itself. A bad one is removed; what can't be is told once."""
         try:
             head = self.files.head(key)
             used_s = self.files.path(key).stat().st_mtime
         except FileNotFoundError:
             return None
         except BadSnapshot as error:
-            self.discard(Fault(key, str(error)))
+            if not self.discard(Fault(key, str(error))):
+                self._ignored.add(key)
             return None
         except OSError as error:
             log.warning("can't read %s: %s", self.files.path(key), error.strerror)
+            self._ignored.add(key)
             return None
         return _row(key, head, used_s)
 

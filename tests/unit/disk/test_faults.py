@@ -259,7 +259,7 @@ def test_two_processes_write_and_evict_in_one_folder(tmp_path: Path) -> None:
 
 def test_a_kill_at_any_moment_leaves_sound_files(tmp_path: Path) -> None:
     rng = random.Random(3)
-    for _ in range(8):
+    for _ in range(5):
         worker = start(tmp_path, rng.randrange(1000), 10_000, 12 * N_BYTES)
         time.sleep(rng.uniform(0, 0.15))
         worker.send_signal(signal.SIGKILL)

@@ -184,6 +184,19 @@ def test_a_bad_head_is_removed_and_told(
     assert "only 50 bytes" in caplog.text
 
 
+def test_what_cant_be_read_is_told_once(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = open_folder(tmp_path, clock)
+    (key,) = add(folder, STATES[0])
+    folder.files.path("0" * 32).symlink_to(folder.files.path(key))
+    for _ in range(3):
+        folder.sync()
+    assert set(folder.rows) == {key}
+    assert len(caplog.records) == 1
+    assert "symbolic links" in caplog.text
+
+
 def test_the_least_worth_goes_first(tmp_path: Path, clock: Clock) -> None:
     folder = open_folder(tmp_path, clock)
     cheap, rich, used, old = (
