@@ -261,7 +261,7 @@ class DiskStore:
         """Finish the job under way and stop; what else is pending is dropped."""
         with self._wake:
             if self._pending:
-                log.warning("%d states are not kept: no time to write them", len(self._pending))
+                log.warning("up to %d states are not kept: no time left", len(self._pending))
             self._is_closing = True
             self._wake.notify_all()
         self._reader.shutdown(wait=False)
