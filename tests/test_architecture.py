@@ -22,7 +22,7 @@ N_FUNCTION_LINES = 60
 LAYERS: list[set[str]] = [
     {"config", "errors", "logs", "metrics", "weights", "wire"}
     | {"engine.request", "engine.events", "chat.vocab"},
-    {"cache", "reuse"},
+    {"cache", "disk", "reuse"},
     {"engine", "chat"},
     {"api", "router", "console", "bench", "client"},
     {"build"},
@@ -42,7 +42,9 @@ PLACES = {
     "rich": {"cli"},
     "jinja2": {"chat"},
     "llguidance": {"chat.grammar.compiler"},
-    "threading": {"engine.engine", "reuse.replies", "cli.serve"},
+    "threading": {"engine.engine", "reuse.replies", "cli.serve", "disk.store"},
+    "fcntl": {"disk"},
+    "sqlite3": {"disk"},
     "asyncio": {"cli.serve", "api", "router", "console", "bench", "client"},
     "huggingface_hub": {"weights"},
     "pydantic_settings": {"config"},

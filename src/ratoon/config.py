@@ -105,6 +105,13 @@ class Settings(BaseSettings):
     host_bytes: ByteSize = Field(
         ByteSize(0), description="host memory for saved states, e.g. 4GiB; 0: a quarter of RAM"
     )
+    cache_dir: Path | None = Field(
+        None,
+        description="folder for states kept on disk; default: ratoon/states in the user's cache",
+    )
+    disk_bytes: ByteSize = Field(
+        ByteSize(20 << 30), description="most bytes of states kept on disk, all models'; 0: none"
+    )
     max_queue: int = Field(256, ge=1, description="most requests waiting; above it, 529")
 
     progress: bool = Field(True, description="log how far each prefill is")
@@ -170,6 +177,15 @@ class Settings(BaseSettings):
     def key(self) -> str | None:
         """The API key in clear, or ``None`` if every client may come in."""
         return self.api_key.get_secret_value() or None if self.api_key else None
+
+    @property
+    def states_dir(self) -> Path:
+        """Where states are kept on disk."""
+        if self.cache_dir is not None:
+            return self.cache_dir.expanduser()
+        base = os.environ.get("XDG_CACHE_HOME", "")
+        # a relative one is to be ignored, says the XDG base directory specification
+        return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "ratoon" / "states"
 
 
 DEFAULT_URL = (

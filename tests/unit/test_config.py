@@ -48,6 +48,20 @@ def test_sizes_take_units() -> None:
     assert load_settings({"host_bytes": "2GiB"}).host_bytes == 2 << 30
 
 
+def test_states_lie_in_the_users_cache_or_where_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert load_settings({}).states_dir == Path("/home/someone/.cache/ratoon/states")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert load_settings({}).states_dir == Path("/home/someone/.cache/ratoon/states")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert load_settings({}).states_dir == tmp_path / "ratoon" / "states"
+    assert load_settings({"cache_dir": "~/states"}).states_dir == Path("/home/someone/states")
+    assert load_settings({"disk_bytes": "0"}).disk_bytes == 0
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [

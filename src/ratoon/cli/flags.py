@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import SecretStr
+from pydantic import ByteSize, SecretStr
 from pydantic.fields import FieldInfo
 
 from ratoon.config import Settings, env_name, flag_name, load_settings
@@ -30,6 +30,8 @@ METAVARS = {
     "chat_template": "FILE",
     "host_bytes": "SIZE",
     "replay_bytes": "SIZE",
+    "cache_dir": "FOLDER",
+    "disk_bytes": "SIZE",
 }
 _CONFIG_HELP = "TOML file with settings; default: ratoon.toml in this folder, if there is one."
 
@@ -68,11 +70,13 @@ def _parameter(name: str, annotation: Any) -> inspect.Parameter:
 
 def _flag(name: str, field: FieldInfo, panel: str) -> Any:
     flag, text = flag_name(name), f"{field.description}."
-    is_switch = field.annotation is bool
+    is_switch, default = field.annotation is bool, field.default
     if field.annotation == SecretStr | None:
         text += f" Better given as {env_name(name)}: flags show in the process list."
-    if field.default is not None:
-        shown = ("off", "on")[field.default] if is_switch else field.default
+    if default is not None:
+        shown = ("off", "on")[default] if is_switch else default
+        if isinstance(default, ByteSize) and default:
+            shown = default.human_readable()
         text += f" \\[default: {shown}]"
     names = [f"{flag}/--no-{flag[2:]}" if is_switch else flag]
     names += [SHORT[name]] if name in SHORT else []
