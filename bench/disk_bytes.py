@@ -28,8 +28,8 @@ from ratoon.disk.files import StateFiles
 from ratoon.disk.fingerprint import Fingerprint
 from ratoon.disk.format import State, block_sum, pack_head, state_key
 from ratoon.engine.llama import load_model
-from ratoon.engine.options import ModelOptions
 from ratoon.engine.model import Chunk
+from ratoon.engine.options import ModelOptions
 from ratoon.weights import check_weights, embedded_weights
 
 ROOT = Path(__file__).parents[1]
