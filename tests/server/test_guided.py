@@ -123,6 +123,10 @@ def test_structured_output_is_json(guided: bool, shared_client: anthropic.Anthro
             "output_config.format.schema: Invalid type: odd",
         ),
         (
+            {"output_format": {"type": "json_schema", "schema": {"$ref": "#"}}},
+            "output_format.schema: no value that ends fits it",
+        ),
+        (
             {"output_format": {"type": "json_schema", "schema": {"not": {}}}},
             'output_format.schema: Unimplemented keys: ["not"]',
         ),

@@ -259,6 +259,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "thinking.enabled.budget_tokens: Input should be greater than or equal to 1024",
     ),
     (
+        {"thinking": THINKING | {"budget_tokens": 0}},
+        "thinking.enabled.budget_tokens: Input should be greater than or equal to 1024",
+    ),
+    (
         {"thinking": THINKING, "max_tokens": 1024},
         "`max_tokens` must be greater than `thinking.budget_tokens`.",
     ),
