@@ -275,6 +275,21 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "messages.0.content.0: Input tag 'container_upload' found using 'type' does not match",
     ),
     (
+        {
+            "messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "{"}],
+            "output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}},
+        },
+        "messages: a final assistant text can't be continued",
+    ),
+    (
+        {
+            "context_management": {
+                "edits": [{"type": "clear_thinking_20251015", "keep": {"type": "thinking_turns"}}]
+            }
+        },
+        "context_management.edits.0.clear_thinking_20251015.keep.",
+    ),
+    (
         {"messages": [*uses(1)[:1], *uses(1)[2:]]},
         "messages.1.content.0: unexpected `tool_use_id` found in `tool_result` blocks: t0. "
         "Each `tool_result` block must have a corresponding `tool_use` block in the previous",

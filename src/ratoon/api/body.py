@@ -54,6 +54,10 @@ def parse_body(kind: type[W], body: bytes) -> W:
     return request
 
 
+# how pydantic names the branches of a union, besides ``str`` and ``bool``
+_BRANCHES = ("list[", "literal[")
+
+
 def _is_outside(value: float | None) -> bool:
     return value is not None and not 0 <= value <= 1
 
@@ -66,6 +70,16 @@ def _repeats_names(request: wire.CountTokensRequest) -> bool:
 def _asks_to_compact(request: wire.CountTokensRequest) -> bool:
     edits = request.context_management.edits if request.context_management else ()
     return any(isinstance(edit, wire.Compact) for edit in edits)
+
+
+def _prefills_output(request: wire.MessagesRequest) -> bool:
+    """Whether the reply would have to be JSON only together with text that the client wrote."""
+    config = request.output_config.format if request.output_config else None
+    last = request.messages[-1]
+    if (config or request.output_format) is None or last.role != "assistant":
+        return False
+    content = last.content
+    return isinstance(content, str) or any(isinstance(b, wire.TextBlock) for b in content[-1:])
 
 
 def _budget(request: wire.CountTokensRequest) -> int | None:
@@ -121,6 +135,11 @@ _MESSAGES_RULES: tuple[tuple[Callable[[wire.MessagesRequest], bool], str], ...] 
         "documentation at https://docs.claude.com/en/docs/build-with-claude/extended-thinking"
         "#max-tokens-and-context-windows",
     ),
+    (
+        _prefills_output,
+        "messages: a final assistant text can't be continued where `output_config.format` asks "
+        "for JSON",
+    ),
     (lambda r: r.container is not None, "container: containers are not supported by this server"),
     (lambda r: r.compaction is not None, "compaction: not supported by this server"),
 )
@@ -146,5 +165,5 @@ def _most_specific(errors: list[ErrorDetails]) -> ErrorDetails:
 
 
 def _is_branch(step: int | str) -> bool:
-    """Whether a step of an error's path names a branch of ``str | list[...]``, not a field."""
-    return isinstance(step, str) and (step == "str" or step.startswith("list["))
+    """Whether a step of an error's path names a branch of a union, not a field."""
+    return isinstance(step, str) and (step in ("str", "bool") or step.startswith(_BRANCHES))

@@ -187,7 +187,8 @@ class GuideMaker:
         return pared(schema) if reason else schema
 
     def _report(self, subject: str, reason: str) -> None:
-        self._warn("tool %r: its schema is kept only in part: %s", subject, reason)
+        self._warn("tool %r: its schema is kept only in part", subject)
+        log.debug("tool %r: %s", subject, reason)  # the reason may quote the client
 
 
 def _wish(request: wire.MessagesRequest, prompt: Prompt) -> _Wish:
