@@ -35,7 +35,10 @@ def bounded(schema: Any) -> Any:
         return {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     elif schema.get("type") in ("number", "integer"):
         limits = {"minimum": 0, "maximum": 1000}
-    return {**limits, **{key: bounded(value) for key, value in schema.items()}}
+    inner = {key: bounded(value) for key, value in schema.items() if key != "properties"}
+    if "properties" in schema:  # names, not a schema
+        inner["properties"] = {name: bounded(each) for name, each in schema["properties"].items()}
+    return {**limits, **inner}
 
 
 TOOLS = {name: bounded(schema) for name, schema in {**AGENT_TOOLS, **SERVER_TOOLS}.items()}
