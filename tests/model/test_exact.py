@@ -214,7 +214,7 @@ def run_scripts(
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_memory_kind(tiny_path: Callable[[str], Path], name: str) -> None:
-    run_scripts(tiny_path(name), 60, seed=0)
+    run_scripts(tiny_path(name), 25, seed=0)
 
 
 @pytest.mark.parametrize("seed", range(4))
