@@ -144,11 +144,14 @@ def _ssm(recipe: Recipe, *, n_groups: int, n_heads: int, n_state: int, n_inner: 
     }
 
 
+def _ssm_sizes(recipe: Recipe) -> tuple[int, ...]:
+    """Widths of the inner layer and of a state, numbers of heads and of groups."""
+    names = ("inner_size", "state_size", "time_step_rank", "group_count")
+    return tuple(recipe.fields[f"ssm.{name}"] for name in names)
+
+
 def _mamba2_layer(recipe: Recipe, layer: int) -> None:
-    n_inner, n_state, n_heads, n_groups = (
-        recipe.fields[f"ssm.{name}"]
-        for name in ("inner_size", "state_size", "time_step_rank", "group_count")
-    )
+    n_inner, n_state, n_heads, n_groups = _ssm_sizes(recipe)
     n_conv = n_inner + 2 * n_groups * n_state
     recipe.add(
         layer,
@@ -166,10 +169,7 @@ def _mamba2_layer(recipe: Recipe, layer: int) -> None:
 
 def _delta_net_layer(recipe: Recipe, layer: int) -> None:
     """The linear attention of Qwen3-Next and Qwen3.5, but for its inputs beta and alpha."""
-    n_inner, n_state, n_heads, n_groups = (
-        recipe.fields[f"ssm.{name}"]
-        for name in ("inner_size", "state_size", "time_step_rank", "group_count")
-    )
+    n_inner, n_state, n_heads, n_groups = _ssm_sizes(recipe)
     n_conv = n_inner + 2 * n_groups * n_state
     recipe.add(
         layer,

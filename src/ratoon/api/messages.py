@@ -94,8 +94,9 @@ def _look(
 
 
 def _guide(service: Service, asked: wire.MessagesRequest, prompt: Prompt) -> Guide | None:
-    wants_reply = service.guides is not None and asked.max_tokens > 0
-    return service.guides.guide(asked, prompt) if service.guides and wants_reply else None
+    if service.guides is None or not asked.max_tokens:
+        return None
+    return service.guides.guide(asked, prompt)
 
 
 async def _render_in_place(render: Callable[..., Prompt]) -> Prompt:
