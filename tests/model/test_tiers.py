@@ -1,4 +1,4 @@
-"""Whatever befell a state in any tier, in restarts or on the disk, logits are those of a cold run."""
+"""Whatever a state went through in the tiers, restarts or damage: logits are those of a cold run."""
 
 from __future__ import annotations
 
