@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,15 +19,19 @@ from ratoon.chat.normalise import Rules
 from ratoon.chat.render import Renderer
 from ratoon.chat.template import ChatTemplate
 from ratoon.config import Settings
+from ratoon.disk.store import DiskConfig, DiskStore
 from ratoon.engine.dummy import DummyModel
 from ratoon.engine.engine import Engine, EngineConfig
-from ratoon.engine.llama import load_model
+from ratoon.engine.identity import fingerprint
+from ratoon.engine.llama import LlamaModel, load_model
 from ratoon.engine.model import Model
 from ratoon.engine.options import ModelOptions
 from ratoon.engine.request import SamplingParams
 from ratoon.errors import ConfigError, ModelError
 from ratoon.reuse.replies import ReplyMemory
 from ratoon.weights import find_weights
+
+log = logging.getLogger("ratoon.build")
 
 DUMMY = "dummy"
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -44,8 +49,9 @@ def build(settings: Settings, progress: Callable[[float], None] | None = None) -
     """Wire a server. ``progress`` hears the loaded share of the model, from 0 to 1."""
     model = _load(settings, progress)
     replies = ReplyMemory(settings.replay_bytes) if settings.replay else None
-    on_lost = replies.forget if replies is not None else None
-    engine = Engine(model, _engine_config(settings), on_lost=on_lost)
+    engine = Engine(model, _engine_config(settings), store=_store(settings, model))
+    if replies is not None:
+        engine.on_lost = replies.forget
     service = Service(
         engine,
         _renderer(settings, model, replies),
@@ -79,6 +85,20 @@ def _model_options(settings: Settings) -> ModelOptions:
     )
 
 
+def _store(settings: Settings, model: Model) -> DiskStore | None:
+    if not settings.disk_bytes or not isinstance(model, LlamaModel):
+        return None
+    folder = settings.states_dir
+    try:
+        identity = fingerprint(model, folder)
+    except OSError as error:
+        log.warning(
+            "states are not kept on disk: can't read %s: %s", error.filename, error.strerror
+        )
+        return None
+    return DiskStore(folder, identity, DiskConfig(settings.disk_bytes))
+
+
 def _engine_config(settings: Settings) -> EngineConfig:
     return EngineConfig(
         model_name=settings.model_name or "",
@@ -87,6 +107,7 @@ def _engine_config(settings: Settings) -> EngineConfig:
         max_queue=settings.max_queue,
         has_progress=settings.progress,
         progress_step=settings.progress_step,
+        flush_s=settings.flush_s,
     )
 
 
