@@ -17,10 +17,12 @@ from typing import Any
 import pytest
 
 from bench.process import ServerProcess, ask, server_process
+from ratoon.config import Settings
 from ratoon.disk.files import StateFiles
 from ratoon.disk.folder import Fault, faults
 from ratoon.disk.index import FILE
 from tests import sessions
+from tests.model.live import Live, live
 
 pytestmark = pytest.mark.model
 
@@ -54,14 +56,15 @@ def serve(
     return server_process(folder, "--model", str(model), *states, *flags, wrapper=wrapper)
 
 
-def replies_of(server: ServerProcess) -> Replies:
+def replies_of(server: ServerProcess | Live) -> Replies:
     """Those to the session, one request after the other."""
     return [ask(server.url, record["body"], N_OUTPUT).content for record in RECORDS]
 
 
-def cold_replies(folder: Path, model: Path, *flags: str) -> Replies:
-    with serve(folder, model, *flags, "--disk-bytes", "0") as server:
-        return replies_of(server)
+def flags_of(settings: dict[str, Any]) -> list[str]:
+    """A server's, in the tests' small window."""
+    flags = [f"--kv-type={settings['kv_type']}"] if "kv_type" in settings else []
+    return [*FAST, *flags, *(["--exact"] if settings.get("exact") else [])]
 
 
 def state_files(folder: Path) -> list[Path]:
@@ -165,26 +168,26 @@ def test_states_of_another_model_or_setting_are_left_alone(
     kept: Kept, tiny_path: Callable[[str], Path], tmp_path: Path
 ) -> None:
     kept.copy(tmp_path / "states")
-    q8_0 = (kept.model, (*FAST, "--kv-type", "q8_0"))
+    q8_0: dict[str, Any] = {"kv_type": "q8_0"}
     others = [
-        (kept.model, FAST),
-        q8_0,
-        (kept.model, (*FAST, "--kv-type", "f32")),
-        (tiny_path("qwen3"), EXACT),
+        (kept.model, q8_0),
+        (kept.model, {"kv_type": "f32"}),  # as in exact mode
+        (tiny_path("qwen3"), {"exact": True}),
     ]
-    for n, (model, flags) in enumerate(others):
-        cold = cold_replies(tmp_path / f"cold{n}", model, *flags)
-        with serve(tmp_path, model, *flags) as server:
+    for model, more in others:
+        settings = Settings(model=str(model), n_ctx=2048, threads=1, disk_bytes=0, **more)
+        with live(settings) as cold_server:
+            cold = replies_of(cold_server)
+        with serve(tmp_path, model, *flags_of(more)) as server:
             assert replies_of(server) == cold
             assert server.ended[0].layer == "cold"
             assert server.stop() == 0
             assert "Traceback" not in server.log
-    for model, flags in [(kept.model, EXACT), q8_0]:  # and back again
-        with serve(tmp_path, model, *flags) as server:
+    for more in ({"exact": True}, q8_0):  # and back again
+        with serve(tmp_path, kept.model, *flags_of(more)) as server:
             replies = replies_of(server)
             assert server.ended[0].layer == "disk"
-            if flags == EXACT:
-                assert replies == kept.replies
+            assert replies == kept.replies or "exact" not in more
     assert bad_files(tmp_path) == []
 
 
@@ -230,11 +233,11 @@ def test_states_longer_than_the_window(tiny_path: Callable[[str], Path], tmp_pat
     with serve(tmp_path, model, *EXACT) as server:
         n_prompt = ask(server.url, long, N_OUTPUT).n_prompt
         server.stop()
-    small = (*EXACT, "--n-ctx", "512")
     assert n_prompt > 512
-    with serve(tmp_path / "cold", model, *small) as server:
-        cold = ask(server.url, short, N_OUTPUT)
-    with serve(tmp_path, model, *small) as server:
+    settings = Settings(model=str(model), n_ctx=512, threads=1, exact=True, disk_bytes=0)
+    with live(settings) as cold_server:
+        cold = ask(cold_server.url, short, N_OUTPUT)
+    with serve(tmp_path, model, *EXACT, "--n-ctx", "512") as server:
         assert ask(server.url, short, N_OUTPUT).content == cold.content
         assert server.is_alive
         assert "Traceback" not in server.log

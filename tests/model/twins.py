@@ -80,7 +80,7 @@ class Bench:
         host_bytes = 400 * shape.bytes_per_token + 6 * shape.state_bytes
         config = EngineConfig(host_bytes=host_bytes, prefill_chunk=7)
         limits = replace(
-            cache_config(model, config),
+            cache_config(model, config, has_disk=store is not None),
             min_reuse=2,
             min_snapshot=2,
             max_tail=6,
@@ -92,7 +92,7 @@ class Bench:
             config,
             cache=PrefixCache(limits),
             clock=lambda: self.now,
-            **({} if store is None else {"store": store}),  # type: ignore[arg-type]
+            store=store,
         )
         self.recorder.running = lambda: self.engine.scheduler.running
 
