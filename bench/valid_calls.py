@@ -160,7 +160,8 @@ def main() -> None:
     try:
         groups = tool_sets(args.trace, together=args.any)
         groups = [tools for tools in groups if args.tool in (None, tools[0]["name"])]
-        server = build(Settings(model=args.model, constrain_tools=not args.unconstrained))
+        settings = {"model": args.model, "constrain_tools": not args.unconstrained}
+        server = build(Settings(**settings, disk_bytes=0))
     except RatoonError as error:
         sys.exit(str(error))
     limits = {
