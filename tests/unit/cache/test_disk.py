@@ -180,6 +180,15 @@ def test_running_requests_are_not_held_up_by_a_copy() -> None:
     assert len(kept(cache, 100.0, is_idle=False)) == 1
 
 
+def test_a_large_copy_waits_until_the_conversation_rests() -> None:
+    cache = new_cache(bytes_per_token=4 << 20, host_bytes=1 << 40)
+    tokens = list(range(100))
+    finish(cache, acquire(cache, tokens), tokens)
+    assert kept(cache) == []
+    assert kept(cache, 100.0, is_idle=False) == []
+    assert len(kept(cache, 102.0)) == 1
+
+
 def test_a_saved_state_costs_no_copy() -> None:
     cache = new_cache()
     device = FakeDevice(cache)
