@@ -229,7 +229,9 @@ class DiskTier:
         if n_gained < max(config.min_snapshot, cost) or snapshot.n_bytes > config.host_bytes:
             return None
         if config.memory.has_part:
-            return Keep(node, node.tokens, snapshot, seq_id, n)  # parts of it live on it, too
+            own_part = (node.stored.key,) if node.stored is not None else ()
+            # what it spares counts in full, as parts of it live on it
+            return Keep(node, node.tokens, snapshot, seq_id, n, own_part)
         replaced = self._superseded(node)
         n_spared = n - self._depth_stored(node, but=replaced)
         return Keep(node, node.tokens, snapshot, seq_id, n_spared, replaced)
