@@ -18,6 +18,7 @@ from ratoon.cache.slots import Slot
 SETTLED_S = 5.0  # a conversation that rests this long is kept whole
 BUSY_S = 30.0  # a state on the device is copied this late while requests run
 MAPPED_S = 30.0  # what was read and is still not used after this long is let go
+QUICK_BYTES = 256 << 20  # copying so much takes about a tenth of a second
 MAX_DUE = 1024
 
 
@@ -174,14 +175,15 @@ class DiskTier:
 
         A state is written again when its conversation has grown by 1/16, so all writes together
         are a small multiple of the last one; once the conversation rests, by 1/64. A state that is
-        only on the device has to be copied, which holds up running requests.
+        only on the device has to be copied, which holds up requests that run, or come meanwhile.
         """
         for node, due_s in list(self._due.items()):
             if now < due_s:
                 continue
             del self._due[node]
             idle_s = now - node.last_used_s
-            may_copy = is_idle or idle_s >= BUSY_S
+            is_quick = self._config.n_bytes(node.n_tokens) <= QUICK_BYTES
+            may_copy = idle_s >= SETTLED_S or is_quick if is_idle else idle_s >= BUSY_S and is_quick
             keep = self._keep_of(node, 64 if idle_s >= SETTLED_S else 16, may_copy=may_copy)
             if keep is not None:
                 return keep
@@ -227,7 +229,9 @@ class DiskTier:
         if n_gained < max(config.min_snapshot, cost) or snapshot.n_bytes > config.host_bytes:
             return None
         if config.memory.has_part:
-            return Keep(node, node.tokens, snapshot, seq_id, n)  # parts of it live on it, too
+            own_part = (node.stored.key,) if node.stored is not None else ()
+            # what it spares counts in full, as parts of it live on it
+            return Keep(node, node.tokens, snapshot, seq_id, n, own_part)
         replaced = self._superseded(node)
         n_spared = n - self._depth_stored(node, but=replaced)
         return Keep(node, node.tokens, snapshot, seq_id, n_spared, replaced)

@@ -16,7 +16,7 @@ from ratoon.cache.lease import Full, Lease, Wait
 from ratoon.cache.placement import CacheOp, Copy, Drop, Restore, Rewind, Save, SeqId, Snapshot
 from ratoon.cache.radix import Node, RadixTree
 from ratoon.cache.slots import Slot, SlotPool
-from ratoon.cache.source import Source, best_source, states_on_path, worthy_leader
+from ratoon.cache.source import Source, best_source, states_at_forks, states_on_path, worthy_leader
 
 COMPACT_SLACK = 2048  # cells; below this a high cell costs less than moving everything
 
@@ -62,6 +62,9 @@ class PrefixCache:
         limit = min(match.n_tokens, len(tokens) - 1)
         states = states_on_path(match, limit)
         source = best_source(states, self.config)
+        if source.files and self.memory.can_trim:
+            states += states_at_forks(match)
+            source = best_source(states, self.config)
         leader = worthy_leader(states, source, self.config)
         if leader is not None:
             return self._follow(*leader)

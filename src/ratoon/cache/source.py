@@ -59,6 +59,20 @@ def states_on_path(match: Match, limit: int) -> list[Reach]:
     return below + above
 
 
+def states_at_forks(match: Match) -> list[Reach]:
+    """Those at hand that left the path, at the last fork where there are any. Only where states can
+    be trimmed are they of use; and only when those on the path are slower to get."""
+    below = match.node
+    for node in below.parent.ancestors() if below.parent is not None else ():
+        branches = [child for child in node.children.values() if child is not below]
+        nodes = [each for child in branches for each in child.subtree()]
+        found = [(each, node.n_tokens) for each in nodes if each.slots or each.snapshot is not None]
+        if found:
+            return found
+        below = node
+    return []
+
+
 def best_source(states: list[Reach], config: CacheConfig) -> Source:
     """The longest usable state; one that is at hand sooner where another gains too little, and of
     equal ones the smallest."""
