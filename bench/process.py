@@ -74,7 +74,7 @@ class ServerProcess:
         # settings come from the flags alone: not from the caller's environment, nor from a file
         # in the folder it stands in
         env = {name: v for name, v in os.environ.items() if not name.startswith(ENV_PREFIX)}
-        with self._log_file.open("wb") as log:
+        with self.log_file.open("wb") as log:
             self._process = subprocess.Popen(
                 [*self.wrapper, *ratoon_serve],
                 cwd=self.folder,
@@ -91,7 +91,7 @@ class ServerProcess:
         return found and found[1]
 
     @property
-    def _log_file(self) -> Path:
+    def log_file(self) -> Path:
         return self.folder / f"server{self.n_starts}.log"
 
     @property
@@ -106,7 +106,7 @@ class ServerProcess:
     @property
     def log(self) -> str:
         """What it has written since its last start."""
-        return self._log_file.read_text(encoding="utf-8", errors="replace")
+        return self.log_file.read_text(encoding="utf-8", errors="replace")
 
     @property
     def ended(self) -> list[Ended]:
@@ -186,6 +186,16 @@ def server_process(
         yield server
     finally:
         server.kill()
+
+
+def verify(states: Path) -> list[str]:
+    """What ``ratoon cache verify`` finds wrong, and what was left half-written."""
+    command = [sys.executable, "-m", "ratoon", "cache", "verify", "--cache-dir", str(states)]
+    done = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": PYTHONPATH}, capture_output=True, text=True
+    )
+    found = [] if done.returncode == 0 else [done.stdout + done.stderr]
+    return found + [f"half-written: {part.name}" for part in states.glob(".*.part")]
 
 
 def ask(url: str, body: dict[str, Any], max_tokens: int) -> Reply:

@@ -140,7 +140,7 @@ def test_logits_are_those_of_a_cold_run(tiny_path: Callable[[str], Path], name: 
     }
     machine = type(f"Tiers_{name}", (Tiers,), seen)
     try:
-        run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        run_state_machine_as_test(
             machine,
             settings=settings(
                 max_examples=6,
