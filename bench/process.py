@@ -1,36 +1,29 @@
-"""A server in a process of its own, to be stopped, killed and started again, and its clients."""
+"""A Ratoon in a process of its own: its log, its figures, and its clients."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 import ratoon
-from ratoon.config import ENV_PREFIX
+from ratoon.bench.process import Process, ratoon_command, wait_for
 
-START_S = 120.0
-STOP_S = 60.0
 # States of finished requests are written within about a second; longer than that nothing came.
 STILL_S = 2.0
 PYTHONPATH = os.pathsep.join(
     [str(Path(ratoon.__file__).parents[1]), str(Path(__file__).parents[1])]
 )
 
-T = TypeVar("T")
-
-_ADDRESS = re.compile(r"Ratoon serves .* at (http://[\d.]+:\d+)")
 _ENDED = re.compile(r"req (\d+)\+(\d+) (\w+) reuse=(\d+) forwarded=(\d+) ")
 
 
@@ -52,61 +45,14 @@ class Reply(NamedTuple):
     n_cached: int
 
 
-@dataclass(slots=True)
-class ServerProcess:
-    """``ratoon serve`` on a free port; every start finds another one.
+class ServerProcess(Process):
+    """``ratoon serve``, and what it tells of itself.
 
-    ``folder`` takes the logs, one a start. ``wrapper`` is a command that becomes the server, such
-    as ``prlimit``, whose arguments come last.
+    ``wrapper`` is a command that becomes the server, such as ``prlimit``; it comes first.
     """
 
-    folder: Path
-    flags: Sequence[str]
-    wrapper: Sequence[str] = ()
-    url: str = ""
-    n_starts: int = 0
-    _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
-
-    def start(self) -> None:
-        """Returns once it listens."""
-        self.n_starts += 1
-        ratoon_serve = [sys.executable, "-m", "ratoon", "serve", "--port", "0", *self.flags]
-        # settings come from the flags alone: not from the caller's environment, nor from a file
-        # in the folder it stands in
-        env = {name: v for name, v in os.environ.items() if not name.startswith(ENV_PREFIX)}
-        with self.log_file.open("wb") as log:
-            self._process = subprocess.Popen(
-                [*self.wrapper, *ratoon_serve],
-                cwd=self.folder,
-                env=env | {"PYTHONPATH": PYTHONPATH},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        self.url = wait_for(self._listening_at, START_S, "the server to start")
-
-    def _listening_at(self) -> str | None:
-        assert self.is_alive, f"the server ended:\n{self.log}"
-        found = _ADDRESS.search(self.log)
-        return found and found[1]
-
-    @property
-    def log_file(self) -> Path:
-        return self.folder / f"server{self.n_starts}.log"
-
-    @property
-    def is_alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    @property
-    def log(self) -> str:
-        """What it has written since its last start."""
-        return self.log_file.read_text(encoding="utf-8", errors="replace")
+    def __init__(self, folder: Path, flags: Sequence[str], wrapper: Sequence[str] = ()) -> None:
+        super().__init__(folder, [*wrapper, *ratoon_command(*flags)])
 
     @property
     def ended(self) -> list[Ended]:
@@ -122,22 +68,6 @@ class ServerProcess:
         """Memory it holds, without what it has mapped from files."""
         text = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii")
         return int(text.partition("RssAnon:")[2].split()[0]) << 10
-
-    def stop(self) -> int:
-        """End it as Ctrl-C or a service manager does; its exit code."""
-        return self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """End it in the midst of whatever it does."""
-        self._end(signal.SIGKILL)
-
-    def _end(self, number: signal.Signals) -> int:
-        if self._process is None:
-            return 0
-        self._process.send_signal(number)
-        code = self._process.wait(STOP_S)
-        self._process = None
-        return code
 
     def figures(self) -> dict[str, int]:
         """The cache's figures: ``host_bytes``, ``disk_snapshots``, ..."""
@@ -211,12 +141,3 @@ def reply_of(message: dict[str, Any]) -> Reply:
     n_prompt = usage["input_tokens"] + usage["cache_creation_input_tokens"] + n_cached
     content = [{k: v for k, v in block.items() if k != "id"} for block in message["content"]]
     return Reply(content, n_prompt, n_cached)
-
-
-def wait_for(what: Callable[[], T | None], limit_s: float, name: str) -> T:
-    """What ``what`` gives, once it gives something."""
-    deadline = time.monotonic() + limit_s
-    while (found := what()) is None:
-        assert time.monotonic() < deadline, f"waited in vain for {name}"
-        time.sleep(0.05)
-    return found

@@ -24,9 +24,9 @@ from typing import Any
 import httpx
 
 from bench.process import ServerProcess, server_process
+from ratoon.bench.sessions import prose
 from ratoon.errors import RatoonError
 from ratoon.weights import check_weights, embedded_weights
-from tests.sessions import prose
 
 LIMIT_S = 1800.0
 

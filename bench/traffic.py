@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.sessions import prose
+from ratoon.bench.sessions import prose
 
 N_KNOWN = 40  # conversations that may be taken up again
 N_SYSTEMS = 3

@@ -10,9 +10,9 @@ import anthropic
 import pytest
 from anthropic.types import Message
 
+from ratoon.bench import sessions
 from ratoon.config import Settings
 from ratoon.engine.request import Request
-from tests import sessions
 from tests.model.live import Live, live
 
 pytestmark = pytest.mark.model

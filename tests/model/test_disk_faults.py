@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from bench.process import ServerProcess, ask, server_process
+from ratoon.bench import sessions
 from ratoon.config import Settings
 from ratoon.disk.files import StateFiles
 from ratoon.disk.folder import Fault, faults
 from ratoon.disk.index import FILE
-from tests import sessions
 from tests.model.live import Live, live
 
 pytestmark = pytest.mark.model

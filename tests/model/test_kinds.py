@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.oracle import make_renderer, measure
+from ratoon.bench import sessions
 from ratoon.bench.replay import ReplayOptions, replay
 from ratoon.bench.trace import read_trace
 from ratoon.cache.placement import MemoryKind, SeqId
@@ -16,7 +17,6 @@ from ratoon.engine.llama import LlamaModel, load_model
 from ratoon.engine.model import Chunk
 from ratoon.engine.options import ModelOptions
 from ratoon.errors import ModelError
-from tests import sessions
 from tests.model.live import live
 from tests.synthetic.tiny import HEAD, RECIPES, WINDOW
 

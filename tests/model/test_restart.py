@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from bench.process import Reply, ServerProcess, ask, server_process
+from ratoon.bench import sessions
 from ratoon.bench.replay import ReplayOptions, Report, replay
 from ratoon.bench.trace import Recorded, read_trace
-from tests import sessions
 
 pytestmark = pytest.mark.model
 

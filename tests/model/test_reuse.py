@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from bench.oracle import make_renderer, measure
+from ratoon.bench import sessions
 from ratoon.bench.replay import ReplayOptions, Report, replay
 from ratoon.bench.trace import Recorded, read_trace
 from ratoon.chat.render import Renderer
 from ratoon.config import Settings
-from tests import sessions
 from tests.model.live import Live, live
 
 pytestmark = pytest.mark.model

@@ -18,12 +18,12 @@ import pytest
 from anthropic.types import Message, MessageParam
 
 from ratoon import wire
+from ratoon.bench import sessions
 from ratoon.cache.placement import SeqId
 from ratoon.config import Settings
 from ratoon.engine.llama import LlamaModel, load_model
 from ratoon.engine.model import Chunk
 from ratoon.engine.options import ModelOptions
-from tests import sessions
 from tests.model.live import Live, live
 
 pytestmark = pytest.mark.model
