@@ -63,8 +63,11 @@ class Result:
 
 
 def client(options: ReplayOptions) -> httpx.AsyncClient:
-    """As many connections as there are agents, and no proxy in between."""
-    limits = httpx.Limits(max_connections=None)
+    """A new connection for each request, and no proxy in between.
+
+    A connection that is kept may be closed by the server at the moment it is used again.
+    """
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     return httpx.AsyncClient(
         base_url=options.url, timeout=options.timeout_s, limits=limits, trust_env=False
     )
@@ -134,6 +137,8 @@ class _Reply:
                 self.is_complete = True
             case "error":
                 self.result.error = str(event["error"].get("message"))
+            case _ if "code" in event:  # llama-server's form of an error
+                self.result.error = str(event.get("message"))
 
     def end(self) -> None:
         if not self.is_complete and self.result.error is None:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ _WORDS = _VOCABULARY.split()
 # what an agent of each kind may call, in the client's order; the last is loaded later
 _MAIN_TOOLS = ("Delegate", "Look", "Patch", "Run", "Write", "Later")
 _SUB_TOOLS = ("Look", "Patch", "Run", "Later")
+_LATER = "Later"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +53,26 @@ class Sizes:
     late_run: int = 70
     note: int = 16
     result: int = 24
+    directive: int = 30
+
+    def scaled(self, scale: float) -> Sizes:
+        """All longer or shorter by a factor."""
+        return Sizes(*(max(1, round(scale * n)) for n in astuple(self)))
 
 
 def coding(rounds: int, *, seed: int = 0, sizes: Sizes | None = None) -> list[Record]:
     """One agent that calls tools; its last request follows ``rounds`` rounds of calls."""
-    agent = _Session(seed, sizes or Sizes()).main()
-    return [agent.ask(), *_work(agent, rounds)]
+    agent = Session(seed, sizes or Sizes()).main()
+    return [agent.ask(), *work(agent, rounds)]
 
 
 def continued(rounds: int, more: int, *, seed: int = 0, sizes: Sizes | None = None) -> list[Record]:
     """``coding(rounds)`` resumed with another prompt, for ``more`` rounds; only what is new."""
-    agent = _Session(seed, sizes or Sizes()).main()
-    _work(agent, rounds)
+    agent = Session(seed, sizes or Sizes()).main()
+    work(agent, rounds)
     agent.t_s += 60.0
-    agent.turn("assistant", _text(agent.prose("goodbye", agent.sizes.note)))
-    agent.turn("user", _text(agent.prose("resume", agent.sizes.task)))
-    return [agent.ask(), *_work(agent, more)]
+    agent.resume()
+    return [agent.ask(), *work(agent, more)]
 
 
 def fan_out(
@@ -77,7 +82,7 @@ def fan_out(
 
     Each sub-agent works ``rounds`` rounds; all keep step.
     """
-    session = _Session(seed, sizes or Sizes())
+    session = Session(seed, sizes or Sizes())
     main = session.main()
     records = [main.ask()]
     children = [session.sub(n) for n in range(siblings)]
@@ -85,10 +90,10 @@ def fan_out(
         child.t_s = ROUND_S + n * BURST_S
     records += [child.ask() for child in children]
     for _ in range(rounds):
-        records += [record for child in children for record in _work(child, 1)]
+        records += [record for child in children for record in work(child, 1)]
     main.t_s = (rounds + 1) * ROUND_S
     main.call(["Delegate"] * siblings)
-    return [*records, main.ask(), *_work(main, 1)]
+    return [*records, main.ask(), *work(main, 1)]
 
 
 def siblings_of(records: Sequence[Record]) -> list[Record]:
@@ -117,7 +122,7 @@ def write(records: Sequence[Record], file: Path) -> Path:
 
 
 @dataclass(slots=True)
-class _Agent:
+class Dialogue:
     """One conversation. ``messages`` are kept as lists of bare blocks; ``ask`` sends them in the
     client's form."""
 
@@ -127,6 +132,7 @@ class _Agent:
     system: list[dict[str, Any]]
     tools: list[dict[str, Any]]
     name: str
+    repo: int
     messages: list[dict[str, Any]] = field(default_factory=list)
     t_s: float = 0.0
     n_calls: int = 0
@@ -155,6 +161,31 @@ class _Agent:
         text = self.prose(f"result {call_id}", self.sizes.result)
         return {"type": "tool_result", "tool_use_id": call_id, "content": text}
 
+    def resume(self, n: int = 0) -> None:
+        """The last reply, and what the user says when the session is taken up again."""
+        suffix = f" {n}" if n else ""
+        self.turn("assistant", _text(self.prose(f"goodbye{suffix}", self.sizes.note)))
+        self.turn("user", _text(self.prose(f"resume{suffix}", self.sizes.task)))
+
+    def fork(self, name: str, n_words: int) -> Dialogue:
+        """A sub-agent that knows all that was said: the call that started it and what it is to do
+        are all it has of its own."""
+        headers = {**self.headers, "x-claude-code-agent-id": _hex(self.seed, name)}
+        fork = replace(self, name=name, headers=headers, messages=copy.deepcopy(self.messages))
+        call = fork._call("Delegate")
+        started = {"type": "tool_result", "tool_use_id": call["id"], "content": "Started."}
+        fork.turn("assistant", call)
+        fork.turn("user", started, _text(fork.prose("directive", n_words)))
+        return fork
+
+    def aside(self, n_words: int) -> Record:
+        """A small call beside the work: a title, a summary. It has no tools and another prompt."""
+        asked = _text(self.prose(f"aside {len(self.messages)}", n_words))
+        system = [self.system[0], _text(prose(self.repo, "aside", self.sizes.note))]
+        messages = [{"role": "user", "content": [asked]}]
+        body = {"model": "local", "messages": messages, "system": system, "max_tokens": 32}
+        return self._record({**body, "stream": True})
+
     def ask(self) -> Record:
         """The request that the client sends now."""
         body = {
@@ -169,23 +200,36 @@ class _Agent:
             "output_config": {"effort": "high"},
             "stream": True,
         }
+        return self._record(body)
+
+    def _record(self, body: dict[str, Any]) -> Record:
         return {"t": round(self.t_s, 3), "path": PATH, "headers": self.headers, "body": body}
 
 
-class _Session:
-    """What all agents of one session have in common."""
+class Session:
+    """What all agents of one session have in common.
 
-    def __init__(self, seed: int, sizes: Sizes) -> None:
+    Sessions of one ``repo`` have prompts, tools and notes on the repository in common; by default
+    each has a repository of its own. ``defers``: one tool is to be loaded only when looked for.
+    """
+
+    def __init__(
+        self, seed: int, sizes: Sizes, *, repo: int | None = None, defers: bool = True
+    ) -> None:
         self.seed = seed
         self.sizes = sizes
+        self.repo = seed if repo is None else repo
+        self.defers = defers
 
-    def main(self) -> _Agent:
+    def main(self) -> Dialogue:
+        """The agent that the user talks to."""
         return self._agent("main", "main", _MAIN_TOOLS, self.sizes.prompt)
 
-    def sub(self, n: int) -> _Agent:
+    def sub(self, n: int | str) -> Dialogue:
+        """A sub-agent that begins with a task alone."""
         return self._agent("sub", f"sub {n}", _SUB_TOOLS, self.sizes.sub_prompt)
 
-    def _agent(self, kind: str, name: str, tools: Sequence[str], n_words: int) -> _Agent:
+    def _agent(self, kind: str, name: str, tools: Sequence[str], n_words: int) -> Dialogue:
         """``kind`` names what agents share, ``name`` what is one agent's own."""
         sizes = self.sizes
         task = prose(self.seed, f"{name}/task", sizes.task)
@@ -201,15 +245,15 @@ class _Session:
         }
         if kind == "sub":
             headers["x-claude-code-agent-id"] = _hex(self.seed, name)
-        definitions = [self._tool(tool) for tool in tools]
-        agent = _Agent(self.seed, sizes, headers, system, definitions, name)
+        definitions = [self._tool(tool) for tool in tools if self.defers or tool != _LATER]
+        agent = Dialogue(self.seed, sizes, headers, system, definitions, name, self.repo)
         context = [self._reminder(label) for label in ("rules", "state", "credits")]
         agent.turn("user", *context, _text(task))
         agent.turn("system", _text(self._prose(kind, "late run", sizes.late_run)))
         return agent
 
     def _prose(self, kind: str, label: str, n_words: int) -> str:
-        return prose(self.seed, f"{kind}/{label}", n_words)
+        return prose(self.repo, f"{kind}/{label}", n_words)
 
     def _reminder(self, label: str) -> dict[str, Any]:
         text = self._prose("shared", label, self.sizes.context)
@@ -228,10 +272,10 @@ class _Session:
             "additionalProperties": False,
         }
         tool = {"name": name, "description": text, "input_schema": schema}
-        return tool | {"defer_loading": True} if name == "Later" else tool
+        return tool | {"defer_loading": True} if name == _LATER else tool
 
 
-def _work(agent: _Agent, rounds: int) -> list[Record]:
+def work(agent: Dialogue, rounds: int) -> list[Record]:
     """Rounds of calls, and the request after each; now and then several calls, words or a note."""
     records = []
     for _ in range(rounds):

@@ -1,4 +1,8 @@
-"""Recorded agent traffic: JSON lines of ``t``, ``path``, ``headers`` and ``body``."""
+"""Recorded agent traffic: JSON lines of ``t``, ``path``, ``headers`` and ``body``.
+
+A line may say in ``after`` which lines (from 0) must be answered before it is sent; where none
+says so, the order is inferred from times and agents.
+"""
 
 from __future__ import annotations
 
@@ -45,14 +49,21 @@ def read_trace(file: Path) -> list[Recorded]:
     """All requests of ``file`` in its order, with the order they need among themselves."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
-        requests = [_parse(n, line) for n, line in enumerate(filter(str.strip, lines))]
+        records = [json.loads(line) for line in filter(str.strip, lines)]
+        requests = parse(records)
     except OSError as error:
         raise ConfigError(f"can't read the trace {file}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{file} is not a trace: {type(error).__name__}: {error}") from None
     if not requests:
         raise ConfigError(f"the trace {file} is empty")
-    return order(requests)
+    return requests
+
+
+def parse(records: Sequence[dict[str, Any]]) -> list[Recorded]:
+    """Requests as they are in a file, with the order they need among themselves."""
+    requests = [_parse(n, raw) for n, raw in enumerate(records)]
+    return requests if any("after" in raw for raw in records) else order(requests)
 
 
 def order(requests: Sequence[Recorded]) -> list[Recorded]:
@@ -73,12 +84,14 @@ def vary_billing(request: Recorded) -> Recorded:
     return replace(request, body=body)
 
 
-def _parse(index: int, line: str) -> Recorded:
-    raw = json.loads(line)
+def _parse(index: int, raw: dict[str, Any]) -> Recorded:
     headers = {name.lower(): value for name, value in raw["headers"].items()}
     session = headers.get("x-claude-code-session-id", "")
     agent = Agent(session, headers.get("x-claude-code-agent-id", ""))
-    return Recorded(index, float(raw["t"]), agent, raw["path"], headers, dict(raw["body"]))
+    after = tuple(int(n) for n in raw.get("after", ()))
+    if not all(0 <= n < index for n in after):
+        raise ValueError(f"line {index} waits for lines that are not before it")
+    return Recorded(index, float(raw["t"]), agent, raw["path"], headers, dict(raw["body"]), after)
 
 
 def _after(one: Recorded, earlier: Sequence[Recorded]) -> Iterable[int]:

@@ -34,6 +34,10 @@ class Health:
     n_ctx: int
 
 
+class NotRatoon(ConfigError):
+    """Something else answers there."""
+
+
 def claude(
     ctx: typer.Context,
     url: Annotated[str, typer.Option(help="Address of the server.")] = DEFAULT_URL,
@@ -80,7 +84,7 @@ def fetch_health(url: str, api_key: str | None = None) -> Health:
         hint = "start one with `ratoon serve`, or give its address with --url"
         raise ConfigError(f"no server answers at {url} ({reason}); {hint}") from None
     except (ValueError, KeyError, TypeError):
-        raise ConfigError(f"what answers at {url} is not Ratoon") from None
+        raise NotRatoon(f"what answers at {url} is not Ratoon") from None
 
 
 def client_env(url: str, api_key: str | None, health: Health) -> dict[str, str]:

@@ -1,0 +1,138 @@
+"""Which workloads there are, and what llama-server's best settings are for each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ratoon.bench import peer
+from ratoon.bench.load import Decode, Fairness
+from ratoon.bench.pairs import Bar, Outcome, Say, Workload, measure
+from ratoon.bench.sides import Remote, Side, peer_side, ratoon_side
+from ratoon.bench.trace import Recorded, read_trace
+from ratoon.bench.workloads import FanOut, Forks, Replay, Restart, SecondSession
+from ratoon.errors import ConfigError
+
+LLAMA_SERVER = "llama-server"
+BEST = "llama-server best"
+DEFAULTS = "llama-server defaults"
+BY_HAND = "llama-server, slots by hand"
+N_CELLS = 32768
+
+# what the traces that come with a name are to show
+TRACE_BARS = {
+    "fan_fg-small": (Bar("wall_s", 0.60), Bar("slowest_first_token_s", 0.50)),
+    "coding-small": (Bar("wall_s", 1.0),),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A workload, the peer's slots that fit it, and settings that it gains by."""
+
+    workload: Workload
+    n_slots: int
+    tuned: peer.Params = field(default_factory=dict)
+    is_restarted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lineup:
+    """What is compared, and how."""
+
+    model: Path
+    against: str = LLAMA_SERVER
+    has_best: bool = True
+    has_defaults: bool = True
+    n_cells: int = N_CELLS
+    threads: int = 0
+    pairs: int = 5
+
+    def check(self) -> None:
+        """Raise for what would only be found after minutes."""
+        if not self.is_remote:
+            peer.check_installed()
+            if not (self.has_best or self.has_defaults):
+                raise ConfigError("nothing to compare with: both --no-best and --no-defaults")
+
+    @property
+    def is_remote(self) -> bool:
+        return self.against != LLAMA_SERVER
+
+    @property
+    def judged(self) -> str:
+        """The side that bars are judged against: the strongest there is."""
+        if self.is_remote:
+            return self.against
+        return BEST if self.has_best else DEFAULTS
+
+    @property
+    def options(self) -> peer.PeerOptions:
+        return peer.PeerOptions(self.model, self.n_cells, self.threads or os.cpu_count() or 1)
+
+    def sides(self, match: Match) -> list[Side]:
+        """Ratoon and what it is compared with."""
+        ours: Side = ratoon_side(self.options)
+        if self.is_remote:
+            return [ours, Remote(self.against, self.against)]
+        sides: list[Side] = [ours]
+        best = {**peer.BEST, "n_parallel": match.n_slots, **match.tuned}
+        if self.has_best:
+            sides.append(peer_side(BEST, self.options, best))
+        if self.has_defaults:
+            sides.append(peer_side(DEFAULTS, self.options, peer.DEFAULTS))
+        if self.has_best and match.is_restarted:
+            sides.append(peer_side(BY_HAND, self.options, best, saves_slots=True))
+        return sides
+
+    def run(self, match: Match, folder: Path, say: Say) -> Outcome:
+        """All pairs of a workload."""
+        return measure(match.workload, self.sides(match), self.pairs, folder, say)
+
+
+def replay_match(name: str, trace: Sequence[Recorded], max_tokens: int) -> Match:
+    """A recorded trace; every agent of it has a slot."""
+    bars = TRACE_BARS.get(name, ())
+    workload = Replay(name, trace, bars, max_tokens)
+    return Match(workload, len({request.agent for request in trace}))
+
+
+def forks_match(forks: Forks) -> Match:
+    return Match(forks, forks.n_forks + 1)
+
+
+def repo_match(repo: SecondSession) -> Match:
+    return Match(repo, 1, peer.SHIFT)
+
+
+def restart_match(restart: Restart) -> Match:
+    return Match(restart, restart.n_sessions, is_restarted=True)
+
+
+def fanout_match(fanout: FanOut) -> Match:
+    return Match(fanout, fanout.siblings + 1)
+
+
+def decode_match(decode: Decode) -> Match:
+    return Match(decode, max(decode.n_sequences))
+
+
+def fairness_match(fairness: Fairness) -> Match:
+    return Match(fairness, fairness.n_streams + 1, peer.SHORT_STEPS)
+
+
+def all_matches(traces: Sequence[Path]) -> list[Match]:
+    """Everything, the recorded traces first."""
+    replays = [replay_match(file.stem, read_trace(file), 8) for file in traces]
+    return [
+        *replays,
+        forks_match(Forks()),
+        repo_match(SecondSession()),
+        repo_match(SecondSession(has_billing=False)),
+        restart_match(Restart()),
+        fanout_match(FanOut()),
+        decode_match(Decode()),
+        fairness_match(Fairness()),
+    ]

@@ -1,0 +1,213 @@
+"""Options that all comparing commands share, and how a comparison is run and shown."""
+
+from __future__ import annotations
+
+import inspect
+import signal
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from ratoon.bench.pairs import Outcome
+from ratoon.bench.plot import can_plot, draw
+from ratoon.bench.report import (
+    VERDICT_HEADS,
+    Findings,
+    Found,
+    figure_heads,
+    figure_rows,
+    verdict_rows,
+)
+from ratoon.bench.shape import Shape
+from ratoon.bench.suite import LLAMA_SERVER, N_CELLS, Lineup, Match
+from ratoon.cli.console import stderr, stdout
+from ratoon.errors import ConfigError
+from ratoon.weights import check_weights, embedded_weights
+
+JSON_FILE = "bench.json"
+SHAPE_HELP = {
+    "agents": "Agents in all, main agents too.",
+    "sessions": "Main agents, each with its sub-agents.",
+    "repositories": "Repositories that the sessions are spread over.",
+    "turns": "Rounds of tool calls of each agent.",
+    "siblings": "Sub-agents started side by side.",
+    "forks": "How many of them know their parent's conversation.",
+    "depth": "Levels of sub-agents.",
+    "side_calls": "Small calls beside each session.",
+    "resumes": "How often each session is taken up again.",
+    "seed": "Other seeds give other words.",
+}
+
+
+class Comparison(NamedTuple):
+    """What to compare, and where the report goes."""
+
+    lineup: Lineup
+    out: Path | None
+
+
+_OPTIONS: dict[str, tuple[Any, Any]] = {
+    "model": (
+        Annotated[
+            Path | None,
+            typer.Option("--model", "-m", help="GGUF file; default: the embedded SmolLM2-135M."),
+        ],
+        None,
+    ),
+    "pairs": (Annotated[int, typer.Option(min=1, help="Trials of each side.")], 5),
+    "against": (
+        Annotated[
+            str,
+            typer.Option(help="'llama-server' (from the extra 'bench'), or a server's address."),
+        ],
+        LLAMA_SERVER,
+    ),
+    "best": (
+        Annotated[
+            bool, typer.Option("--best/--no-best", help="llama-server at its best settings.")
+        ],
+        True,
+    ),
+    "defaults": (
+        Annotated[bool, typer.Option("--defaults/--no-defaults", help="llama-server as it comes.")],
+        True,
+    ),
+    "n_cells": (
+        Annotated[int, typer.Option(min=256, help="KV cells of either side, for all sequences.")],
+        N_CELLS,
+    ),
+    "threads": (
+        Annotated[int, typer.Option(min=0, help="CPU threads of either side; 0: one per core.")],
+        0,
+    ),
+    "out": (
+        Annotated[
+            Path | None,
+            typer.Option(
+                help=f"Folder for {JSON_FILE} and the picture.", metavar="FOLDER", file_okay=False
+            ),
+        ],
+        None,
+    ),
+}
+
+
+def comparing(run: Callable[..., None]) -> Callable[..., None]:
+    """A command that has the shared options besides ``run``'s own, and hands it a ``Comparison``
+    first."""
+    return _with_options(run, _OPTIONS, _comparison)
+
+
+def making(run: Callable[..., None]) -> Callable[..., None]:
+    """Likewise, with one option for each number of a ``Shape``."""
+    options = {
+        item.name: (Annotated[int, typer.Option(help=SHAPE_HELP[item.name])], item.default)
+        for item in fields(Shape)
+        if item.name in SHAPE_HELP
+    }
+    return _with_options(run, options, Shape)
+
+
+def _with_options(
+    run: Callable[..., None], options: Mapping[str, tuple[Any, Any]], make: Callable[..., Any]
+) -> Callable[..., None]:
+    def command(**given: Any) -> None:
+        shared = {name: given.pop(name) for name in options}
+        run(make(**shared), **given)
+
+    own = list(inspect.signature(run, eval_str=True).parameters.values())[1:]
+    parameters = [item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for item in own] + [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+        for name, (kind, default) in options.items()
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {item.name: item.annotation for item in parameters}
+    command.__doc__ = run.__doc__
+    return command
+
+
+def compare(comparison: Comparison, matches: Sequence[Match]) -> None:
+    """Run all, show and store what is found; exit code 1 if a bar is missed."""
+    lineup, found = comparison.lineup, list[Found]()
+    with tempfile.TemporaryDirectory(prefix="ratoon-bench-") as folder, _ended_by_sigterm():
+        for match in matches:
+            outcome = lineup.run(match, Path(folder), _say)
+            stdout.print(_figures(outcome))
+            found.append(Found(match, outcome))
+            # stored after each: a long run that is interrupted has not been for nothing
+            _store(comparison, Findings(lineup, found))
+    findings = Findings(lineup, found)
+    _show_verdicts(findings)
+    if not findings.all_met:
+        raise typer.Exit(1)
+
+
+def _comparison(*, out: Path | None, model: Path | None, **given: Any) -> Comparison:
+    given = {"has_best": given.pop("best"), "has_defaults": given.pop("defaults"), **given}
+    lineup = Lineup(check_weights((model or embedded_weights()).resolve()), **given)
+    lineup.check()
+    if out is not None:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"can't write to {out}: {error.strerror}") from None
+        if not can_plot():
+            _say("there will be no picture: pip install 'ratoon[bench]'")
+    return Comparison(lineup, out)
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """A service manager's signal ends the run as Ctrl-C does, and no server is left."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _say(text: str) -> None:
+    stderr.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _store(comparison: Comparison, findings: Findings) -> None:
+    if comparison.out is None:
+        return
+    findings.write(comparison.out / JSON_FILE)
+    if can_plot():
+        draw(findings, comparison.out)
+
+
+def _figures(outcome: Outcome) -> Table:
+    table = Table(title=escape(outcome.workload.title), title_justify="left")
+    for n, head in enumerate(figure_heads(outcome)):
+        table.add_column(escape(head), justify="right" if n else "left")
+    for row in figure_rows(outcome):
+        table.add_row(*map(escape, row))
+    for told in outcome.repeated:
+        stderr.print(f"repeated: {told}", style="yellow", markup=False)
+    return table
+
+
+def _show_verdicts(findings: Findings) -> None:
+    rows = list(verdict_rows(findings))
+    if not rows:
+        return
+    table = Table(title="median (range) of the pairs", title_justify="left")
+    for head in VERDICT_HEADS:
+        table.add_column(head)
+    for is_met, row in rows:
+        table.add_row(*map(escape, row), style="green" if is_met else "red")
+    stdout.print(table)
