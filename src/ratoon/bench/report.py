@@ -68,27 +68,20 @@ class Findings:
         file.write_text(json.dumps(self.to_json(), indent=2) + "\n", encoding="utf-8")
 
 
+FIGURE_HEADS: Row = ("figure", "side", "median (range)", "Ratoon / it")
+
+
 def figure_rows(outcome: Outcome) -> Iterator[Row]:
-    """One row a metric: its label, then each side's spread, then the ratio to each peer."""
+    """One row for each figure and side; each figure's label stands once."""
     for metric in outcome.workload.metrics:
-        spreads = [outcome.spread(side, metric.name) for side in outcome.trials]
-        if not any(spreads):
-            continue
-        ratios = [outcome.ratio(name, metric.name) for name in outcome.peers]
-        yield (
-            f"{metric.label}, {metric.unit}",
-            *(shown(spread, metric) for spread in spreads),
-            *(shown(ratio) for ratio in ratios),
-        )
-
-
-def figure_heads(outcome: Outcome) -> Row:
-    """The head over ``figure_rows``."""
-    return (
-        outcome.workload.name,
-        *outcome.trials,
-        *(f"{RATOON} / {name}" for name in outcome.peers),
-    )
+        label = f"{metric.label}, {metric.unit}"
+        for side in outcome.trials:
+            spread = outcome.spread(side, metric.name)
+            if spread is None:
+                continue
+            ratio = None if side == RATOON else outcome.ratio(side, metric.name)
+            yield label, side, shown(spread, metric), shown(ratio) if ratio else ""
+            label = ""
 
 
 def verdict_rows(findings: Findings) -> Iterator[tuple[bool, Row]]:
@@ -112,16 +105,14 @@ def verdict_rows(findings: Findings) -> Iterator[tuple[bool, Row]]:
 VERDICT_HEADS: Row = ("workload", "figure", "bar", "found", "against", "verdict")
 
 
-def shown(spread: Spread | None, metric: Metric | None = None) -> str:
+def shown(spread: Spread, metric: Metric | None = None) -> str:
     """A median and its range; counts without decimals."""
-    if spread is None:
-        return "-"
     is_count = metric is not None and metric.unit == "tokens"
     median, low, high = (
         f"{value:,.0f}" if is_count else f"{value:.3g}"
         for value in (spread.median, spread.low, spread.high)
     )
-    return median if low == high else f"{median} ({low}-{high})"
+    return median if low == high else f"{median} ({low} to {high})"
 
 
 def machine() -> dict[str, Any]:

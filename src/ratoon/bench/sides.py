@@ -53,12 +53,13 @@ class Local:
     name: str
     command: Callable[[Path], list[str]]
     facts: Mapping[str, Any] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
     saves_slots: bool = False
 
     @contextlib.contextmanager
     def running(self, folder: Path) -> Iterator[Server]:
         folder.mkdir(parents=True)
-        process = Process(folder, self.command(folder))
+        process = Process(folder, self.command(folder), self.env)
         try:
             process.start()
             yield _Running(process, self.saves_slots)
@@ -66,7 +67,7 @@ class Local:
             process.kill()
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, **self.facts}
+        return {"name": self.name, **self.facts, "env": dict(self.env)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,8 @@ def peer_side(
         slots.mkdir(exist_ok=True)
         return peer.peer_command({**params, "slot_save_path": f"{slots}/"})
 
-    return Local(name, command, {"params": params, "saves_slots": saves_slots}, saves_slots)
+    facts = {"params": params, "saves_slots": saves_slots}
+    return Local(name, command, facts, saves_slots=saves_slots)
 
 
 def options_for(server: Server, max_tokens: int) -> ReplayOptions:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ratoon.bench import peer
@@ -20,6 +20,8 @@ BEST = "llama-server best"
 DEFAULTS = "llama-server defaults"
 BY_HAND = "llama-server, slots by hand"
 N_CELLS = 32768
+WAIT_POLICY = "OMP_WAIT_POLICY"
+PROBE = Decode((1,), 64)
 
 # what the traces that come with a name are to show
 TRACE_BARS = {
@@ -49,6 +51,7 @@ class Lineup:
     n_cells: int = N_CELLS
     threads: int = 0
     pairs: int = 5
+    best_env: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
         """Raise for what would only be found after minutes."""
@@ -78,14 +81,33 @@ class Lineup:
         if self.is_remote:
             return [ours, Remote(self.against, self.against)]
         sides: list[Side] = [ours]
-        best = {**peer.BEST, "n_parallel": match.n_slots, **match.tuned}
         if self.has_best:
-            sides.append(peer_side(BEST, self.options, best))
+            sides.append(self._best(match, BEST))
         if self.has_defaults:
             sides.append(peer_side(DEFAULTS, self.options, peer.DEFAULTS))
         if self.has_best and match.is_restarted:
-            sides.append(peer_side(BY_HAND, self.options, best, saves_slots=True))
+            sides.append(self._best(match, BY_HAND, saves_slots=True))
         return sides
+
+    def _best(self, match: Match, name: str, *, saves_slots: bool = False) -> Side:
+        preset = {**peer.BEST, "n_parallel": match.n_slots, **match.tuned}
+        side = peer_side(name, self.options, preset, saves_slots=saves_slots)
+        return replace(side, env=self.best_env)
+
+    def tuned(self, folder: Path, say: Say) -> Lineup:
+        """The same, with the way of waiting that suits llama-server and this machine: its threads
+        spin where the cores are theirs alone, and sleep where other processes want them."""
+        if self.is_remote or not self.has_best or WAIT_POLICY in os.environ:
+            return self
+        waits: dict[str, dict[str, str]] = {"spin": {}, "sleep": {WAIT_POLICY: "PASSIVE"}}
+        speeds = {}
+        for name, env in waits.items():
+            side = replace(peer_side(name, self.options, peer.DEFAULTS), env=env)
+            (figures,) = measure(PROBE, [side], 1, folder, _silent).trials[name]
+            speeds[name] = figures["decode_1"]
+        shown = ", ".join(f"{name} {value:.1f}" for name, value in speeds.items())
+        say(f"llama-server's threads, tokens/s by how they wait: {shown}")
+        return replace(self, best_env=waits[max(speeds, key=speeds.__getitem__)])
 
     def run(self, match: Match, folder: Path, say: Say) -> Outcome:
         """All pairs of a workload."""
@@ -121,6 +143,10 @@ def decode_match(decode: Decode) -> Match:
 
 def fairness_match(fairness: Fairness) -> Match:
     return Match(fairness, fairness.n_streams + 1, peer.SHORT_STEPS)
+
+
+def _silent(text: str) -> None:
+    pass
 
 
 def all_matches(traces: Sequence[Path]) -> list[Match]:

@@ -24,9 +24,9 @@ WARM_UP_WORDS = 200
 # The shape of a real client's requests with its long texts cut to a quarter: about 6,000 tokens of
 # a main agent's, most of them its tools', and rounds of about 200.
 CLIENT = Sizes(
-    prompt=500,
-    sub_prompt=260,
-    tool=590,
+    prompt=600,
+    sub_prompt=1000,
+    tool=640,
     context=90,
     task=40,
     late_run=420,

@@ -19,10 +19,10 @@ from rich.table import Table
 from ratoon.bench.pairs import Outcome
 from ratoon.bench.plot import can_plot, draw
 from ratoon.bench.report import (
+    FIGURE_HEADS,
     VERDICT_HEADS,
     Findings,
     Found,
-    figure_heads,
     figure_rows,
     verdict_rows,
 )
@@ -136,14 +136,16 @@ def _with_options(
 
 def compare(comparison: Comparison, matches: Sequence[Match]) -> None:
     """Run all, show and store what is found; exit code 1 if a bar is missed."""
-    lineup, found = comparison.lineup, list[Found]()
-    with tempfile.TemporaryDirectory(prefix="ratoon-bench-") as folder, _ended_by_sigterm():
+    found: list[Found] = []
+    with tempfile.TemporaryDirectory(prefix="ratoon-bench-") as name, _ended_by_sigterm():
+        folder = Path(name)
+        lineup = comparison.lineup.tuned(folder, _say)
         for match in matches:
-            outcome = lineup.run(match, Path(folder), _say)
+            outcome = lineup.run(match, folder, _say)
             stdout.print(_figures(outcome))
             found.append(Found(match, outcome))
             # stored after each: a long run that is interrupted has not been for nothing
-            _store(comparison, Findings(lineup, found))
+            _store(comparison.out, Findings(lineup, found))
     findings = Findings(lineup, found)
     _show_verdicts(findings)
     if not findings.all_met:
@@ -182,22 +184,24 @@ def _say(text: str) -> None:
     stderr.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def _store(comparison: Comparison, findings: Findings) -> None:
-    if comparison.out is None:
+def _store(out: Path | None, findings: Findings) -> None:
+    if out is None:
         return
-    findings.write(comparison.out / JSON_FILE)
+    findings.write(out / JSON_FILE)
     if can_plot():
-        draw(findings, comparison.out)
+        draw(findings, out)
 
 
 def _figures(outcome: Outcome) -> Table:
-    table = Table(title=escape(outcome.workload.title), title_justify="left")
-    for n, head in enumerate(figure_heads(outcome)):
-        table.add_column(escape(head), justify="right" if n else "left")
-    for row in figure_rows(outcome):
-        table.add_row(*map(escape, row))
     for told in outcome.repeated:
         stderr.print(f"repeated: {told}", style="yellow", markup=False)
+    table = Table(
+        *FIGURE_HEADS,
+        title=escape(f"{outcome.workload.name}: {outcome.workload.title}"),
+        title_justify="left",
+    )
+    for row in figure_rows(outcome):
+        table.add_row(*map(escape, row))
     return table
 
 
@@ -205,9 +209,7 @@ def _show_verdicts(findings: Findings) -> None:
     rows = list(verdict_rows(findings))
     if not rows:
         return
-    table = Table(title="median (range) of the pairs", title_justify="left")
-    for head in VERDICT_HEADS:
-        table.add_column(head)
+    table = Table(*VERDICT_HEADS, title="medians (ranges) of the pairs", title_justify="left")
     for is_met, row in rows:
         table.add_row(*map(escape, row), style="green" if is_met else "red")
     stdout.print(table)
