@@ -44,6 +44,8 @@ PLACES = {
     "llguidance": {"chat.grammar.compiler"},
     "threading": {"engine.engine", "engine.keeper", "reuse.replies", "cli.serve", "disk.store"},
     "fcntl": {"disk"},
+    "matplotlib": {"bench.plot"},
+    "xllamacpp": {"bench.peer"},
     "sqlite3": {"disk"},
     "asyncio": {"cli.serve", "api", "router", "console", "bench", "client"},
     "huggingface_hub": {"weights"},
