@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from ratoon.bench.suite import TOOL_TEMPLATE
 from ratoon.weights import embedded_weights
 from tests.synthetic.cut import cut_layers
 from tests.synthetic.tiny import write_tiny
@@ -31,7 +32,7 @@ def smollm2_path() -> Path:
 @pytest.fixture(scope="session")
 def tools_template() -> str:
     """A chat template that knows tools."""
-    return (TEMPLATES / "chatml_tools.jinja").read_text(encoding="utf-8")
+    return TOOL_TEMPLATE.read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from ratoon.bench.suite import TOOL_TEMPLATE
 from tests.client.conftest import open_stage
 from tests.client.driver import Run
 from tests.client.ground import Ground
-from tests.conftest import TEMPLATES
 
 pytestmark = [pytest.mark.client, pytest.mark.model, pytest.mark.timeout(600)]
 
@@ -19,7 +19,7 @@ def test_a_session_continues_where_it_left_off(
     ground: Ground, client_bin: Path, tmp_path: Path
 ) -> None:
     # the whole model: its first layers alone never end a reply
-    flags = ("--chat-template", str(TEMPLATES / "chatml_tools.jinja"))
+    flags = ("--chat-template", str(TOOL_TEMPLATE))
     with open_stage(ground, client_bin, tmp_path, flags, is_scripted=False) as stage:
         prompts = (["-p", "hi"], ["--continue", "-p", "and again"])
         runs = [stage.client.run(stage.server.url, "--bare", *prompt) for prompt in prompts]

@@ -14,13 +14,13 @@ import httpx
 import pytest
 from anthropic.types import Message
 
+from ratoon.bench.suite import TOOL_TEMPLATE
 from ratoon.config import Settings
 from ratoon.engine.request import Request
 from tests.model.live import Live, live
 
 pytestmark = pytest.mark.model
 
-TEMPLATE = Path(__file__).parents[1] / "templates" / "chatml_tools.jinja"
 TOOLS = [
     {
         "name": "Bash",
@@ -163,7 +163,7 @@ WRITE_CALL = call(
 
 
 def test_a_session_with_rewritten_echoes_computes_only_what_is_new() -> None:
-    with live(Settings(chat_template=TEMPLATE, n_ctx=2048, n_seq=8)) as server:
+    with live(Settings(chat_template=TOOL_TEMPLATE, n_ctx=2048, n_seq=8)) as server:
         play_session(Agent(server.url, Script(server), "List the files."))
 
 

@@ -13,15 +13,15 @@ from anthropic.types.beta import BetaMessage, BetaMessageTokensCount
 
 from ratoon.api.app import create_app
 from ratoon.api.service import Service
+from ratoon.bench.suite import TOOL_TEMPLATE
 from ratoon.chat.normalise import Rules
 from ratoon.chat.render import Renderer
 from ratoon.chat.template import ChatTemplate
 from ratoon.engine.dummy import ByteVocab, DummyModel
 from ratoon.engine.engine import Engine, EngineConfig
-from tests.conftest import TEMPLATES
 from tests.server.scripted import ScriptedEngine, Switch, sse_events
 
-TEMPLATE = (TEMPLATES / "chatml_tools.jinja").read_text(encoding="utf-8")
+TEMPLATE = TOOL_TEMPLATE.read_text(encoding="utf-8")
 USER = {"role": "user", "content": "Hi"}
 BODY: dict[str, Any] = {"model": "m", "max_tokens": 2000, "messages": [USER]}
 TOOL = {"name": "read", "input_schema": {"type": "object"}}

@@ -14,16 +14,16 @@ from anthropic.types import Message
 from anthropic.types.beta import BetaMessage
 
 from ratoon.api.search import MAX_SEARCHES
+from ratoon.bench.suite import TOOL_TEMPLATE
 from ratoon.chat.normalise import Rules
 from ratoon.chat.render import Renderer
 from ratoon.chat.template import ChatTemplate
 from ratoon.engine.dummy import ByteVocab
 from ratoon.engine.events import Finished, FinishReason, Started, Token
 from ratoon.engine.request import Request
-from tests.conftest import TEMPLATES
 from tests.server.scripted import ScriptedEngine, Step, endless, say, sse_events
 
-TEMPLATE = (TEMPLATES / "chatml_tools.jinja").read_text(encoding="utf-8")
+TEMPLATE = TOOL_TEMPLATE.read_text(encoding="utf-8")
 SEARCH = {"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"}
 REGEX = {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"}
 

@@ -18,6 +18,7 @@ from ratoon.bench.workloads import first_token_s, plain_record, play, warm_up
 # A model that is to go on like this rarely ends by itself.
 TASK = "Write a very long story with all of these words, and do not stop:"
 TASK_WORDS = 40
+LONG_WORDS = 6800  # about 8,000 tokens
 LIMIT_S = 600.0
 
 
@@ -63,7 +64,7 @@ class Fairness:
     from when it is sent until its own first token."""
 
     n_streams: int = 4
-    n_words: int = 6800
+    n_words: int = LONG_WORDS
     max_tokens: int = 2048
     name: str = "fairness"
     bars: Sequence[Bar] = (Bar("gap_p99_s", 0.5),)

@@ -24,6 +24,7 @@ from ratoon.errors import ConfigError
 Params = Mapping[str, Any]
 
 PACKAGE = "xllamacpp"
+TEMPLATE_FILE = "chat_template_file"  # the flag's name; the field takes the text
 
 # What the program sets when it is told nothing: four slots in one KV cache.
 DEFAULTS: Params = {"n_parallel": 4, "kv_unified": True}
@@ -50,9 +51,11 @@ class PeerOptions:
     model: Path
     n_cells: int
     threads: int
+    chat_template: Path | None = None
 
     def params(self, preset: Params) -> dict[str, Any]:
         """Everything that is set, in llama-server's names."""
+        template = {TEMPLATE_FILE: str(self.chat_template)} if self.chat_template else {}
         return {
             "model.path": str(self.model),
             "n_ctx": self.n_cells,
@@ -60,6 +63,7 @@ class PeerOptions:
             "cpuparams_batch.n_threads": self.threads,
             "n_gpu_layers": 0,
             "fit_params": False,  # it would change what is asked for here
+            **template,
             **preset,
         }
 
@@ -107,6 +111,8 @@ def serve(params: Params) -> None:
 
 
 def _set(common: Any, name: str, value: Any) -> None:
+    if name == TEMPLATE_FILE:
+        name, value = "chat_template", Path(value).read_text(encoding="utf-8")
     *path, last = name.split(".")
     for part in path:
         common = getattr(common, part)

@@ -114,6 +114,8 @@ def ratoon_side(options: peer.PeerOptions) -> Local:
         "--n-cells": str(options.n_cells),
         "--threads": str(options.threads),
     }
+    if options.chat_template:
+        flags["--chat-template"] = str(options.chat_template)
 
     def command(folder: Path) -> list[str]:
         states = ("--cache-dir", str(folder / "states"))

@@ -8,11 +8,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ratoon.bench import peer
-from ratoon.bench.load import Decode, Fairness
+from ratoon.bench.load import LONG_WORDS, Decode, Fairness
 from ratoon.bench.pairs import Bar, Outcome, Say, Workload, measure
 from ratoon.bench.sides import Remote, Side, peer_side, ratoon_side
 from ratoon.bench.trace import Recorded, read_trace
-from ratoon.bench.workloads import FanOut, Forks, Replay, Restart, SecondSession
+from ratoon.bench.workloads import (
+    CLIENT,
+    MAX_TOKENS,
+    FanOut,
+    Forks,
+    Replay,
+    Restart,
+    SecondSession,
+)
 from ratoon.errors import ConfigError
 
 LLAMA_SERVER = "llama-server"
@@ -20,6 +28,8 @@ BEST = "llama-server best"
 DEFAULTS = "llama-server defaults"
 BY_HAND = "llama-server, slots by hand"
 N_CELLS = 32768
+# a plain chat template that knows tools, for models whose own does not
+TOOL_TEMPLATE = Path(__file__).with_name("chatml_tools.jinja")
 WAIT_POLICY = "OMP_WAIT_POLICY"
 PROBE = Decode((1,), 64)
 
@@ -51,6 +61,7 @@ class Lineup:
     n_cells: int = N_CELLS
     threads: int = 0
     pairs: int = 5
+    chat_template: Path | None = None
     best_env: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
@@ -73,7 +84,8 @@ class Lineup:
 
     @property
     def options(self) -> peer.PeerOptions:
-        return peer.PeerOptions(self.model, self.n_cells, self.threads or os.cpu_count() or 1)
+        threads = self.threads or os.cpu_count() or 1
+        return peer.PeerOptions(self.model, self.n_cells, threads, self.chat_template)
 
     def sides(self, match: Match) -> list[Side]:
         """Ratoon and what it is compared with."""
@@ -149,16 +161,16 @@ def _silent(text: str) -> None:
     pass
 
 
-def all_matches(traces: Sequence[Path]) -> list[Match]:
-    """Everything, the recorded traces first."""
-    replays = [replay_match(file.stem, read_trace(file), 8) for file in traces]
+def all_matches(traces: Sequence[Path], scale: float = 1.0) -> list[Match]:
+    """Everything, the recorded traces first; ``scale`` is that of the made-up texts."""
+    sizes = CLIENT.scaled(scale)
     return [
-        *replays,
-        forks_match(Forks()),
-        repo_match(SecondSession()),
-        repo_match(SecondSession(has_billing=False)),
-        restart_match(Restart()),
-        fanout_match(FanOut()),
+        *(replay_match(file.stem, read_trace(file), MAX_TOKENS) for file in traces),
+        forks_match(Forks(sizes=sizes)),
+        repo_match(SecondSession(sizes=sizes)),
+        repo_match(SecondSession(has_billing=False, sizes=sizes)),
+        restart_match(Restart(sizes=sizes)),
+        fanout_match(FanOut(sizes=sizes)),
         decode_match(Decode()),
-        fairness_match(Fairness()),
+        fairness_match(Fairness(n_words=round(LONG_WORDS * scale))),
     ]

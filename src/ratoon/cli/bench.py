@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from ratoon.bench.load import Decode, Fairness
+from ratoon.bench.load import LONG_WORDS, Decode, Fairness
 from ratoon.bench.replay import ReplayOptions, Report, replay
 from ratoon.bench.sessions import write
 from ratoon.bench.shape import Shape, make_trace
@@ -162,7 +162,9 @@ def decode_command(
 def fairness_command(
     comparison: Comparison,
     streams: Annotated[int, typer.Option(min=1, help="Replies being written.")] = 4,
-    words: Annotated[int, typer.Option(min=16, help="Length of the prompt that arrives.")] = 6800,
+    words: Annotated[
+        int, typer.Option(min=16, help="Length of the prompt that arrives.")
+    ] = LONG_WORDS,
     max_tokens: Annotated[int, typer.Option(min=64, help="Longest reply.")] = 2048,
 ) -> None:
     """Gaps in replies that are being written while a long prompt arrives."""
@@ -176,9 +178,10 @@ def all_command(
     trace: Annotated[
         list[Path] | None, typer.Option(help="A trace to replay, too; may be repeated.")
     ] = None,
+    scale: Scale = 1.0,
 ) -> None:
     """Everything, with a verdict on each bar."""
-    compare(comparison, all_matches(trace or ()))
+    compare(comparison, all_matches(trace or (), scale))
 
 
 @app.command("make-trace")

@@ -27,7 +27,8 @@ from ratoon.bench.report import (
     verdict_rows,
 )
 from ratoon.bench.shape import Shape
-from ratoon.bench.suite import LLAMA_SERVER, N_CELLS, Lineup, Match
+from ratoon.bench.suite import LLAMA_SERVER, N_CELLS, TOOL_TEMPLATE, Lineup, Match
+from ratoon.bench.workloads import PROMPTED
 from ratoon.cli.console import stderr, stdout
 from ratoon.errors import ConfigError
 from ratoon.weights import check_weights, embedded_weights
@@ -59,6 +60,18 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
         Annotated[
             Path | None,
             typer.Option("--model", "-m", help="GGUF file; default: the embedded SmolLM2-135M."),
+        ],
+        None,
+    ),
+    "chat_template": (
+        Annotated[
+            Path | None,
+            typer.Option(
+                help="Jinja2 file for both sides; default: the model's own, or, with the embedded "
+                "model, one that knows tools.",
+                metavar="FILE",
+                exists=True,
+            ),
         ],
         None,
     ),
@@ -143,6 +156,7 @@ def compare(comparison: Comparison, matches: Sequence[Match]) -> None:
         for match in matches:
             outcome = lineup.run(match, folder, _say)
             stdout.print(_figures(outcome))
+            _warn_of_other_prompts(outcome)
             found.append(Found(match, outcome))
             # stored after each: a long run that is interrupted has not been for nothing
             _store(comparison.out, Findings(lineup, found))
@@ -154,7 +168,9 @@ def compare(comparison: Comparison, matches: Sequence[Match]) -> None:
 
 def _comparison(*, out: Path | None, model: Path | None, **given: Any) -> Comparison:
     given = {"has_best": given.pop("best"), "has_defaults": given.pop("defaults"), **given}
-    lineup = Lineup(check_weights((model or embedded_weights()).resolve()), **given)
+    template = given.pop("chat_template") or (TOOL_TEMPLATE if model is None else None)
+    weights = check_weights((model or embedded_weights()).resolve())
+    lineup = Lineup(weights, chat_template=template and template.resolve(), **given)
     lineup.check()
     if out is not None:
         try:
@@ -178,6 +194,17 @@ def _ended_by_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _warn_of_other_prompts(outcome: Outcome) -> None:
+    """Equal requests may become other prompts: a template without tools leaves them out."""
+    for peer in outcome.peers:
+        ratio = outcome.ratio_of_medians(peer, PROMPTED.name)
+        if ratio is not None and abs(ratio - 1) > 0.1:
+            _say(
+                f"the prompts of {peer} are not those of Ratoon ({ratio:.2f} times its tokens for "
+                "the same requests), so times can't be compared; give both a --chat-template"
+            )
 
 
 def _say(text: str) -> None:

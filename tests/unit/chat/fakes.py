@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from ratoon import wire
+from ratoon.bench.suite import TOOL_TEMPLATE
 from ratoon.chat.deltas import Delta, TextDelta, ThinkingDelta, ToolInput
 from ratoon.chat.normalise import Rules
 from ratoon.chat.render import Prompt, Renderer
@@ -22,7 +23,7 @@ CHATML = (
     "+ '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-CHATML_TOOLS = (Path(__file__).parents[2] / "templates" / "chatml_tools.jinja").read_text()
+CHATML_TOOLS = TOOL_TEMPLATE.read_text(encoding="utf-8")
 # Refuses two messages of one role in a row and late system messages; folds the system text.
 STRICT = (
     "{% set start = 0 %}{% if messages[0].role == 'system' %}{% set start = 1 %}{% endif %}"
