@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-import ratoon
 from ratoon.config import ENV_PREFIX
 from ratoon.errors import RatoonError
 
@@ -110,7 +109,7 @@ def _clean_environment() -> dict[str, str]:
     """Settings come from the flags alone: not from the caller's environment, nor from a file in
     the folder that the server stands in."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
-    source = str(Path(ratoon.__file__).parents[1])
+    source = str(Path(__file__).parents[2])
     paths = [source, *filter(None, [kept.get("PYTHONPATH")])]
     return kept | {"PYTHONPATH": os.pathsep.join(paths)}
 
