@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import shutil
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -134,8 +134,8 @@ class Outcome:
         return Spread.of(values) if values else None
 
     def ratio(self, peer: str, metric: str) -> Spread | None:
-        """Ratoon's figure over the peer's, within each pair."""
-        pairs = zip(self.trials[RATOON], self.trials[peer], strict=True)
+        """Ratoon's figure over the peer's, within each pair that both took part in."""
+        pairs = zip(self.trials[RATOON], self.trials[peer], strict=False)
         ratios = [
             ours[metric] / theirs[metric]
             for ours, theirs in pairs
@@ -187,12 +187,20 @@ class Outcome:
 
 
 def measure(
-    workload: Workload, sides: Sequence[Side], n_pairs: int, folder: Path, say: Say
+    workload: Workload,
+    sides: Sequence[Side],
+    n_pairs: int,
+    folder: Path,
+    say: Say,
+    fewer: Mapping[str, int] | None = None,
 ) -> Outcome:
-    """Run all pairs. ``folder`` takes what servers write; it is removed after each trial."""
+    """Run all pairs; a side named in ``fewer`` takes part in only the first so many. ``folder``
+    takes what servers write; it is removed after each trial."""
+    fewer = fewer or {}
     outcome = Outcome(workload, {side.name: [] for side in sides})
     for pair in range(n_pairs):
-        for side in in_turn(sides, pair):
+        here = [side for side in sides if pair < fewer.get(side.name, n_pairs)]
+        for side in in_turn(here, pair):
             figures = _try(outcome, side, folder / f"{workload.name}-{pair}", pair, say)
             outcome.trials[side.name].append(figures)
             say(f"{workload.name} {pair + 1}/{n_pairs} {side.name}: {line(workload, figures)}")

@@ -80,7 +80,9 @@ def figure_rows(outcome: Outcome) -> Iterator[Row]:
             if spread is None:
                 continue
             ratio = None if side == RATOON else outcome.ratio(side, metric.name)
-            yield label, side, shown(spread, metric), shown(ratio) if ratio else ""
+            n = len(outcome.trials[side])
+            name = side if n == len(outcome.trials[RATOON]) else f"{side} ({n} trials)"
+            yield label, name, shown(spread, metric), shown(ratio) if ratio else ""
             label = ""
 
 

@@ -61,6 +61,7 @@ class Lineup:
     n_cells: int = N_CELLS
     threads: int = 0
     pairs: int = 5
+    default_pairs: int = 2
     chat_template: Path | None = None
     best_env: Mapping[str, str] = field(default_factory=dict)
 
@@ -122,8 +123,9 @@ class Lineup:
         return replace(self, best_env=waits[max(speeds, key=speeds.__getitem__)])
 
     def run(self, match: Match, folder: Path, say: Say) -> Outcome:
-        """All pairs of a workload."""
-        return measure(match.workload, self.sides(match), self.pairs, folder, say)
+        """All pairs of a workload. What nothing is judged against takes part in fewer."""
+        fewer = {name: self.default_pairs for name in (DEFAULTS, BY_HAND) if name != self.judged}
+        return measure(match.workload, self.sides(match), self.pairs, folder, say, fewer)
 
 
 def replay_match(name: str, trace: Sequence[Recorded], max_tokens: int) -> Match:

@@ -154,7 +154,7 @@ class SecondSession:
 class Restart:
     """Sessions that go on after the server was stopped by a signal and started again."""
 
-    n_sessions: int = 2
+    n_sessions: int = 1
     sizes: Sizes = CLIENT
     bars: Sequence[Bar] = (Bar("first_token_s", 0.10),)
     name: str = "restart"

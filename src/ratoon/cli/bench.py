@@ -137,7 +137,7 @@ def repo_command(comparison: Comparison, scale: Scale = 1.0) -> None:
 @comparing
 def restart_command(
     comparison: Comparison,
-    sessions: Annotated[int, typer.Option(min=1, help="Sessions that go on.")] = 2,
+    sessions: Annotated[int, typer.Option(min=1, help="Sessions that go on.")] = 1,
     scale: Scale = 1.0,
 ) -> None:
     """Sessions that go on after the server was stopped and started again."""

@@ -93,6 +93,12 @@ _OPTIONS: dict[str, tuple[Any, Any]] = {
         Annotated[bool, typer.Option("--defaults/--no-defaults", help="llama-server as it comes.")],
         True,
     ),
+    "default_pairs": (
+        Annotated[
+            int, typer.Option(min=1, help="Pairs in which the defaults take part, beside the best.")
+        ],
+        2,
+    ),
     "n_cells": (
         Annotated[int, typer.Option(min=256, help="KV cells of either side, for all sequences.")],
         N_CELLS,

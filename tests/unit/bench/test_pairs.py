@@ -88,6 +88,14 @@ def test_three_sides_are_turned_round() -> None:
     assert [side.name for side in in_turn(sides, 1)] == ["c", "b", "a"]
 
 
+def test_a_side_may_take_part_in_the_first_pairs_only(tmp_path: Path) -> None:
+    workload = Scripted({RATOON: [1, 2, 3], "peer": [4]})
+    outcome = measure(workload, SIDES, 3, tmp_path, lambda text: None, {"peer": 1})
+    assert workload.calls == [(RATOON, 0), ("peer", 0), (RATOON, 1), (RATOON, 2)]
+    assert outcome.ratio("peer", "wall_s") == Spread(0.25, 0.25, 0.25)
+    assert outcome.spread(RATOON, "wall_s") == Spread(2, 1, 3)
+
+
 def test_ratios_are_of_pairs_not_of_all(tmp_path: Path) -> None:
     outcome, _ = run(tmp_path, Scripted({RATOON: [1, 8, 3], "peer": [2, 4, 12]}), 3)
     assert outcome.spread(RATOON, "wall_s") == Spread(3, 1, 8)
