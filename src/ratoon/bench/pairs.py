@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from ratoon.bench.process import ServerFailed
 from ratoon.bench.sides import RATOON, Side
 from ratoon.errors import RatoonError
 
@@ -229,7 +230,7 @@ def _try(outcome: Outcome, side: Side, folder: Path, seed: int, say: Say) -> Fig
     for n in range(1, N_TRIES + 1):
         try:
             return outcome.workload.run(side, folder, seed)
-        except TrialFailed as error:
+        except (TrialFailed, ServerFailed) as error:
             outcome.repeated.append(f"{side.name}, pair {seed + 1}: {error}")
             say(f"{side.name} failed, try {n} of {N_TRIES}: {error}")
             if n == N_TRIES:

@@ -95,7 +95,10 @@ class Process:
         if self._process is None:
             return 0
         self._process.send_signal(number)
-        code = self._process.wait(STOP_S)
+        try:
+            code = self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            raise ServerFailed(f"the server did not end within {STOP_S:.0f} s") from None
         self._process = None
         return code
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import httpx
 
 from ratoon.bench import peer
-from ratoon.bench.process import Process, ratoon_command
+from ratoon.bench.process import Process, ServerFailed, ratoon_command
 from ratoon.bench.sending import ReplayOptions
 from ratoon.errors import ConfigError
 
@@ -121,7 +121,7 @@ def ratoon_side(options: peer.PeerOptions) -> Local:
         states = ("--cache-dir", str(folder / "states"))
         return ratoon_command(*(part for flag in flags.items() for part in flag), *states)
 
-    return Local(RATOON, command, {"flags": flags})
+    return Local(RATOON, command, {"flags": _without_folders(flags)})
 
 
 def peer_side(
@@ -137,7 +137,7 @@ def peer_side(
         slots.mkdir(exist_ok=True)
         return peer.peer_command({**params, "slot_save_path": f"{slots}/"})
 
-    facts = {"params": params, "saves_slots": saves_slots}
+    facts = {"params": _without_folders(params), "saves_slots": saves_slots}
     return Local(name, command, facts, saves_slots=saves_slots)
 
 
@@ -146,11 +146,17 @@ def options_for(server: Server, max_tokens: int) -> ReplayOptions:
     return ReplayOptions(url=server.url, max_tokens=max_tokens)
 
 
+def _without_folders(given: Mapping[str, Any]) -> dict[str, Any]:
+    """For a report: files by their names alone."""
+    return {k: Path(v).name if isinstance(v, str) else v for k, v in given.items()}
+
+
 def _act_on_slots(url: str, action: str) -> None:
     """Save or restore what each slot holds; a slot that holds nothing has no file."""
-    with httpx.Client(base_url=url, timeout=600, trust_env=False) as client:
-        for slot in client.get("/slots").raise_for_status().json():
-            number = slot["id"]
-            client.post(
-                f"/slots/{number}", params={"action": action}, json={"filename": f"{number}.bin"}
-            )
+    try:
+        with httpx.Client(base_url=url, timeout=600, trust_env=False) as client:
+            for slot in client.get("/slots").raise_for_status().json():
+                file = {"filename": f"{slot['id']}.bin"}
+                client.post(f"/slots/{slot['id']}", params={"action": action}, json=file)
+    except httpx.HTTPError as error:
+        raise ServerFailed(f"can't {action} the slots of {url}: {error}") from None

@@ -76,6 +76,10 @@ class Lineup:
     def is_remote(self) -> bool:
         return self.against != LLAMA_SERVER
 
+    def can_run(self, match: Match) -> bool:
+        """What others run can't be restarted from here."""
+        return not (self.is_remote and match.is_restarted)
+
     @property
     def judged(self) -> str:
         """The side that bars are judged against: the strongest there is."""

@@ -41,6 +41,9 @@ TYPICAL = Metric("first_token_s", "median first token")
 FORWARDED = Metric("forwarded", "prompt tokens computed", "tokens")
 PROMPTED = Metric("prompt", "prompt tokens", "tokens")
 REPLIED = Metric("output", "reply tokens", "tokens")
+CONTEXT_SPEED = Metric(
+    "context_speed_ratio", "context tokens per second, reused over cold", "x", True
+)
 WORK = (PROMPTED, FORWARDED, REPLIED)
 
 
@@ -52,7 +55,7 @@ class Replay:
     trace: Sequence[Recorded]
     bars: Sequence[Bar] = ()
     max_tokens: int = MAX_TOKENS
-    metrics: Sequence[Metric] = (WALL, SLOWEST, TYPICAL, *WORK)
+    metrics: Sequence[Metric] = (WALL, SLOWEST, TYPICAL, CONTEXT_SPEED, *WORK)
 
     @property
     def title(self) -> str:
@@ -206,7 +209,7 @@ class FanOut:
         SLOWEST,
         TYPICAL,
         Metric("forwarded_share", "share of prompt tokens computed", "of 1"),
-        Metric("context_speed_ratio", "context tokens per second, reused over cold", "x", True),
+        CONTEXT_SPEED,
         *WORK,
     )
 
@@ -219,9 +222,7 @@ class FanOut:
             warm_up(server)
             report = play(server, parse(self._records(seed)))
         figures = totals(report)
-        figures["forwarded_share"] = report.n_forwarded / report.n_prompt
-        ratio = context_speed_ratio(report.results)
-        return figures if ratio is None else figures | {"context_speed_ratio": ratio}
+        return figures | {"forwarded_share": report.n_forwarded / report.n_prompt}
 
     def _records(self, seed: int) -> list[Record]:
         plot = Plot()
@@ -266,7 +267,9 @@ def without_billing(record: Record) -> Record:
 def totals(report: Report) -> Figures:
     """What any replay tells."""
     first = [first_token_s(one) for one in report.results]
-    return {
+    ratio = context_speed_ratio(report.results)
+    found = {} if ratio is None else {CONTEXT_SPEED.name: ratio}
+    return found | {
         "wall_s": report.wall_s,
         "slowest_first_token_s": max(first),
         "first_token_s": statistics.median(first),

@@ -16,8 +16,9 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from ratoon.bench.pairs import Outcome
+from ratoon.bench.pairs import Outcome, TrialFailed
 from ratoon.bench.plot import can_plot, draw
+from ratoon.bench.process import ServerFailed
 from ratoon.bench.report import (
     FIGURE_HEADS,
     VERDICT_HEADS,
@@ -155,12 +156,19 @@ def _with_options(
 
 def compare(comparison: Comparison, matches: Sequence[Match]) -> None:
     """Run all, show and store what is found; exit code 1 if a bar is missed."""
+    if not any(map(comparison.lineup.can_run, matches)):
+        raise ConfigError(f"{comparison.lineup.against} can't be restarted from here")
     found: list[Found] = []
+    failed: list[str] = []
     with tempfile.TemporaryDirectory(prefix="ratoon-bench-") as name, _ended_by_sigterm():
         folder = Path(name)
         lineup = comparison.lineup.tuned(folder, _say)
-        for match in matches:
-            outcome = lineup.run(match, folder, _say)
+        for match in filter(lineup.can_run, matches):
+            try:
+                outcome = lineup.run(match, folder, _say)
+            except (TrialFailed, ServerFailed) as error:
+                failed.append(f"{match.workload.name} could not be measured: {error}")
+                continue
             stdout.print(_figures(outcome))
             _warn_of_other_prompts(outcome)
             found.append(Found(match, outcome))
@@ -168,7 +176,9 @@ def compare(comparison: Comparison, matches: Sequence[Match]) -> None:
             _store(comparison.out, Findings(lineup, found))
     findings = Findings(lineup, found)
     _show_verdicts(findings)
-    if not findings.all_met:
+    for line in failed:
+        stderr.print(line, style="red", markup=False, soft_wrap=True)
+    if failed or not findings.all_met:
         raise typer.Exit(1)
 
 

@@ -65,3 +65,10 @@ def test_a_missing_model_or_trace_is_told(
     assert "no.gguf" in capsys.readouterr().err
     assert run(monkeypatch, "compare", "no.jsonl", "--against", url) == 2
     assert "can't read the trace no.jsonl" in capsys.readouterr().err
+
+
+def test_what_others_run_is_not_restarted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "restart", "--against", "http://127.0.0.1:1") == 2
+    assert "can't be restarted from here" in capsys.readouterr().err
