@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ratoon.bench.suite import TOOL_TEMPLATE
 from ratoon.chat.formats.table import DIALECTS, detect
 from ratoon.chat.native import settle
 from ratoon.chat.normalise import Rules
@@ -19,7 +20,7 @@ from tests.unit.chat.fakes import ByteVocab, joined, request, shown, text, tool_
 
 TEMPLATES = {
     file.stem: file.read_text(encoding="utf-8")
-    for file in (Path(__file__).parents[2] / "templates").glob("*.jinja")
+    for file in [TOOL_TEMPLATE, *(Path(__file__).parents[2] / "templates").glob("*.jinja")]
 }
 TOOLS = [
     {
