@@ -103,7 +103,7 @@ def test_parameters_are_the_peers_own() -> None:
         common = xllamacpp.CommonParams()
         params = options.params(preset)
         for name, value in params.items():
-            peer._set(common, name, value)
+            peer.set_param(common, name, value)
         assert common.n_ctx == 1024
         assert common.cpuparams.n_threads == 2
         assert json.dumps(params)

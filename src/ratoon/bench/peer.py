@@ -100,7 +100,7 @@ def serve(params: Params) -> None:
 
     common = xllamacpp.CommonParams()
     for name, value in params.items():
-        _set(common, name, value)
+        set_param(common, name, value)
     signals = {signal.SIGINT, signal.SIGTERM}
     # blocked before the server's threads start, so that the signal comes here
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
@@ -110,7 +110,8 @@ def serve(params: Params) -> None:
     signal.sigwait(signals)
 
 
-def _set(common: Any, name: str, value: Any) -> None:
+def set_param(common: Any, name: str, value: Any) -> None:
+    """Set a field of ``CommonParams`` or of a part of it."""
     if name == TEMPLATE_FILE:
         name, value = "chat_template", Path(value).read_text(encoding="utf-8")
     *path, last = name.split(".")

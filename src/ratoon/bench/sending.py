@@ -87,7 +87,7 @@ async def send(
     if options.api_key:
         headers["x-api-key"] = options.api_key
     result = result or new_result(request)
-    reply = _Reply(result)
+    reply = ReplyReader(result)
     try:
         async with connections.stream("POST", request.path, json=body, headers=headers) as response:
             if response.is_error:
@@ -109,7 +109,7 @@ def new_result(request: Recorded) -> Result:
 
 
 @dataclass(slots=True)
-class _Reply:
+class ReplyReader:
     """Reads one SSE stream into its result."""
 
     result: Result

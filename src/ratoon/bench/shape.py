@@ -59,16 +59,16 @@ class Shape:
 
 def make_trace(shape: Shape) -> list[Record]:
     """All requests, each with what it waits for: the same for the same shape."""
-    plot = Plot()
+    script = Script()
     for n in range(shape.sessions):
         # seeds of sessions and repositories never meet
         seed, repo = 1000 * shape.seed + 2 * n + 1, 1000 * shape.seed + 2 * (n % shape.repositories)
         share = shape.agents // shape.sessions + (n < shape.agents % shape.sessions)
-        _Cast(shape, Session(seed, shape.sizes, repo=repo, defers=False), plot).play(share)
-    return plot.records
+        _Cast(shape, Session(seed, shape.sizes, repo=repo, defers=False), script).play(share)
+    return script.records
 
 
-class Plot:
+class Script:
     """Requests in the order in which they may be sent, and what each waits for."""
 
     def __init__(self) -> None:
@@ -94,26 +94,26 @@ class Plot:
 class _Cast:
     """The agents of one session."""
 
-    def __init__(self, shape: Shape, session: Session, plot: Plot) -> None:
+    def __init__(self, shape: Shape, session: Session, script: Script) -> None:
         self.shape = shape
         self.session = session
-        self.plot = plot
+        self.script = script
         self.n_subs = 0
 
     def play(self, n_agents: int) -> None:
         """The whole session, of exactly so many agents."""
         shape, main = self.shape, self.session.main()
-        last = self.plot.ask(main)
+        last = self.script.ask(main)
         for _ in range(shape.side_calls):
-            self.plot.add(main.aside(shape.sizes.task), last)
+            self.script.add(main.aside(shape.sizes.task), last)
         last = self._live(main, n_agents - 1, shape.depth, last)
         for n in range(shape.resumes):
             main.resume(n)
-            last = self.plot.work(main, shape.turns, self.plot.ask(main, last))
+            last = self.script.work(main, shape.turns, self.script.ask(main, last))
 
     def _live(self, dialogue: Dialogue, n_below: int, depth: int, last: int) -> int:
         """Work, then waves of sub-agents that have ``n_below`` agents in all at and below them."""
-        last = self.plot.work(dialogue, self.shape.turns, last)
+        last = self.script.work(dialogue, self.shape.turns, last)
         while n_below:
             size = min(self.shape.siblings, n_below)
             # with levels left each takes its share of the rest along, else a wave follows
@@ -125,7 +125,7 @@ class _Cast:
             ]
             n_below -= size + n_grown
             dialogue.call(["Delegate"] * size)
-            last = self.plot.ask(dialogue, last, *ends)
+            last = self.script.ask(dialogue, last, *ends)
         return last
 
     def _begin(self, parent: Dialogue, is_fork: bool, n_below: int, depth: int, after: int) -> int:
@@ -134,4 +134,4 @@ class _Cast:
             child = parent.fork(f"{parent.name}/fork {self.n_subs}", self.shape.sizes.directive)
         else:
             child = self.session.sub(self.n_subs)
-        return self._live(child, n_below, depth, self.plot.ask(child, after))
+        return self._live(child, n_below, depth, self.script.ask(child, after))

@@ -15,7 +15,7 @@ from typing import Any
 from ratoon.bench.pairs import Bar, Figures, Metric, TrialFailed
 from ratoon.bench.replay import Report, Result, replay
 from ratoon.bench.sessions import Record, Session, Sizes, prose
-from ratoon.bench.shape import Plot
+from ratoon.bench.shape import Script
 from ratoon.bench.sides import Server, Side, options_for
 from ratoon.bench.trace import Recorded, parse
 
@@ -88,14 +88,14 @@ class Forks:
         return f"a parent and {self.n_forks} forks of it side by side"
 
     def run(self, side: Side, folder: Path, seed: int) -> Figures:
-        plot = Plot()
+        script = Script()
         main = Session(seed, self.sizes, defers=False).main()
-        first = plot.ask(main)
+        first = script.ask(main)
         for n in range(self.n_forks):
-            plot.ask(main.fork(f"fork {n}", self.sizes.directive), first)
+            script.ask(main.fork(f"fork {n}", self.sizes.directive), first)
         with side.running(folder) as server:
             warm_up(server)
-            report = play(server, parse(plot.records))
+            report = play(server, parse(script.records))
         forks = report.results[1:]
         return totals(report) | {
             "forks_wall_s": max(end_s(one) for one in forks) - min(one.began_s for one in forks),
@@ -134,15 +134,15 @@ class SecondSession:
         return f"the second session in the same repository{billing}"
 
     def run(self, side: Side, folder: Path, seed: int) -> Figures:
-        plot = Plot()
+        script = Script()
         one, two = (
             Session(2 * seed + n, self.sizes, repo=-1 - seed, defers=False).main() for n in (0, 1)
         )
-        last = plot.work(one, 2, plot.ask(one))
-        plot.ask(two, last)
+        last = script.work(one, 2, script.ask(one))
+        script.ask(two, last)
         with side.running(folder) as server:
             warm_up(server)
-            report = play(server, parse(self._sent(plot.records)))
+            report = play(server, parse(self._sent(script.records)))
         figures = totals(report)
         return figures | {
             "first_token_s": first_token_s(report.results[-1]),
@@ -173,13 +173,15 @@ class Restart:
         return f"{self.n_sessions} sessions that go on after a restart of the server"
 
     def run(self, side: Side, folder: Path, seed: int) -> Figures:
-        plots = [Plot() for _ in range(self.n_sessions)]
-        for n, plot in enumerate(plots):
+        scripts = [Script() for _ in range(self.n_sessions)]
+        for n, script in enumerate(scripts):
             main = Session(self.n_sessions * seed + n, self.sizes, defers=False).main()
-            plot.work(main, 1, plot.ask(main))
-        before = [plot.records[0] for plot in plots]
+            script.work(main, 1, script.ask(main))
+        before = [script.records[0] for script in scripts]
         # one after another: the first tokens are to show what was kept, not how turns are taken
-        after = [{**plot.records[1], "after": [n - 1] if n else []} for n, plot in enumerate(plots)]
+        after = [
+            {**script.records[1], "after": [n - 1] if n else []} for n, script in enumerate(scripts)
+        ]
         with side.running(folder) as server:
             warm_up(server)
             cold = [play(server, parse([record])).results[0] for record in before]
@@ -225,17 +227,17 @@ class FanOut:
         return figures | {"forwarded_share": report.n_forwarded / report.n_prompt}
 
     def _records(self, seed: int) -> list[Record]:
-        plot = Plot()
+        script = Script()
         session = Session(seed, self.sizes, defers=False)
         main = session.main()
-        first = plot.ask(main)
+        first = script.ask(main)
         ends = []
         for n in range(self.siblings):
             sub = session.sub(n)
-            ends.append(plot.work(sub, self.rounds, plot.ask(sub, first)))
+            ends.append(script.work(sub, self.rounds, script.ask(sub, first)))
         main.call(["Delegate"] * self.siblings)
-        plot.work(main, self.more, plot.ask(main, first, *ends))
-        return plot.records
+        script.work(main, self.more, script.ask(main, first, *ends))
+        return script.records
 
 
 def play(server: Server, trace: Sequence[Recorded], max_tokens: int = MAX_TOKENS) -> Report:

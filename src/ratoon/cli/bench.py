@@ -40,7 +40,12 @@ from ratoon.config import DEFAULT_URL, env_name
 from ratoon.errors import ConfigError
 
 Scale = Annotated[
-    float, typer.Option(min=0.01, help="Length of all texts; 1: a prompt of about 6,000 tokens.")
+    float,
+    typer.Option(
+        min=0.01,
+        help="Length of all texts; 1: a prompt of about 6,000 tokens; take 0.2 for the embedded "
+        "model on two cores.",
+    ),
 ]
 
 app = typer.Typer(help="Measure a server, or Ratoon against another one.", no_args_is_help=True)

@@ -29,7 +29,7 @@ from ratoon.bench.report import (
 )
 from ratoon.bench.shape import Shape
 from ratoon.bench.suite import LLAMA_SERVER, N_CELLS, TOOL_TEMPLATE, Lineup, Match
-from ratoon.bench.workloads import PROMPTED
+from ratoon.bench.workloads import PROMPTED, REPLIED
 from ratoon.cli.console import stderr, stdout
 from ratoon.errors import ConfigError
 from ratoon.weights import check_weights, embedded_weights
@@ -170,7 +170,7 @@ def compare(comparison: Comparison, matches: Sequence[Match]) -> None:
                 failed.append(f"{match.workload.name} could not be measured: {error}")
                 continue
             stdout.print(_figures(outcome))
-            _warn_of_other_prompts(outcome)
+            _warn_of_other_work(outcome)
             found.append(Found(match, outcome))
             # stored after each: a long run that is interrupted has not been for nothing
             _store(comparison.out, Findings(lineup, found))
@@ -212,15 +212,17 @@ def _ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _warn_of_other_prompts(outcome: Outcome) -> None:
-    """Equal requests may become other prompts: a template without tools leaves them out."""
+def _warn_of_other_work(outcome: Outcome) -> None:
+    """Equal requests may become other prompts, as where a template leaves tools out, or end
+    early."""
     for peer in outcome.peers:
-        ratio = outcome.ratio_of_medians(peer, PROMPTED.name)
-        if ratio is not None and abs(ratio - 1) > 0.1:
-            _say(
-                f"the prompts of {peer} are not those of Ratoon ({ratio:.2f} times its tokens for "
-                "the same requests), so times can't be compared; give both a --chat-template"
-            )
+        for metric, most in ((PROMPTED, 0.1), (REPLIED, 0.05)):
+            ratio = outcome.ratio_of_medians(peer, metric.name)
+            if ratio is not None and abs(ratio - 1) > most:
+                _say(
+                    f"{outcome.workload.name}: for the same requests Ratoon had {ratio:.2f} times "
+                    f"the {metric.label} of {peer}, so times can't be compared"
+                )
 
 
 def _say(text: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ratoon.bench.load import gaps_within, speed
-from ratoon.bench.sending import Result, _Reply
+from ratoon.bench.sending import ReplyReader, Result
 from ratoon.bench.workloads import context_speed_ratio, first_token_s, without_billing
 
 
@@ -51,7 +51,7 @@ def test_only_the_billing_line_goes() -> None:
 
 
 def read(*events: dict[str, Any]) -> Result:
-    reply = _Reply(result())
+    reply = ReplyReader(result())
     for event in events:
         reply.feed(f"data: {json.dumps(event)}")
     reply.end()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ratoon.bench.sessions import Session, Sizes, write
-from ratoon.bench.shape import MOST_AGENTS, Plot, Shape, make_trace
+from ratoon.bench.shape import MOST_AGENTS, Script, Shape, make_trace
 from ratoon.bench.trace import parse, read_trace
 from ratoon.errors import ConfigError
 
@@ -85,15 +85,15 @@ def test_depth_is_as_asked() -> None:
 
 def test_a_fork_shares_all_but_its_directive() -> None:
     main = Session(1, SMALL, defers=False).main()
-    plot = Plot()
-    first = plot.ask(main)
+    script = Script()
+    first = script.ask(main)
     for n in range(2):
-        plot.ask(main.fork(f"fork {n}", 20), first)
-    parent, one, two = (text(record, billing=True) for record in plot.records)
+        script.ask(main.fork(f"fork {n}", 20), first)
+    parent, one, two = (text(record, billing=True) for record in script.records)
     assert n_shared(parent, one) > len(parent) - 10
     own = len(one) - n_shared(one, two)
     assert 0 < own < len(one) / 3
-    assert plot.records[1]["headers"] != plot.records[2]["headers"]
+    assert script.records[1]["headers"] != script.records[2]["headers"]
 
 
 def test_sessions_of_a_repository_share_what_others_do_not() -> None:
