@@ -24,6 +24,7 @@ from ratoon.disk.files import StateFiles
 from ratoon.disk.folder import Fault, StateFolder, faults
 from ratoon.disk.format import BadSnapshot
 from ratoon.disk.index import Row
+from ratoon.disk.records import Records
 from ratoon.errors import ConfigError
 
 app = typer.Typer(help="The states kept on disk.", no_args_is_help=True)
@@ -75,12 +76,16 @@ def stats(cache_dir: CacheDir = None, json_: AsJson = False) -> None:
     settings = _settings(cache_dir)
     with _folder(settings) as folder:
         rows = list(folder.rows.values())
+    with _records(settings) as records:
+        n_replies, n_reply_bytes = records.total()
     groups = [_group(rows, name) for name in sorted({row.fingerprint for row in rows})]
     total: dict[str, Any] = {
         "folder": str(settings.states_dir),
         "n_states": len(rows),
         "n_bytes": sum(row.n_bytes for row in rows),
         "max_bytes": int(settings.disk_bytes),
+        "n_replies": n_replies,
+        "n_reply_bytes": n_reply_bytes,
     }
     if json_:
         _print_json({**total, "fingerprints": groups})
@@ -94,6 +99,7 @@ def stats(cache_dir: CacheDir = None, json_: AsJson = False) -> None:
     stdout.print(table, markup=False)
     used, budget = _size(total["n_bytes"]), _size(settings.disk_bytes)
     _say(f"{used} of {budget} used in {settings.states_dir}")
+    _say(f"beside them {n_replies:,} replies, {_size(n_reply_bytes)}")
 
 
 @app.command("verify")
@@ -104,7 +110,8 @@ def verify(
     ] = False,
     json_: AsJson = False,
 ) -> None:
-    """Read every byte of every state; remove what is damaged. Exit code 1 if anything was."""
+    """Read every byte of every state and reply; remove what is damaged. Exit code 1 if anything
+    was."""
     settings = _settings(cache_dir)
     bad: list[Fault] = []
     n_sound = 0
@@ -119,12 +126,19 @@ def verify(
         with _folder(settings) as folder:
             for fault in bad:
                 folder.discard(fault)
+    with _records(settings) as records:
+        n_replies, bad_replies = records.check()
+        if bad_replies and not keep:
+            records.repair()
+    every = [*bad, *bad_replies]
     if json_:
-        _print_json({"n_sound": n_sound, "bad": [{"key": f.key, "reason": f.reason} for f in bad]})
+        faults_ = [{"key": fault.key, "reason": fault.reason} for fault in every]
+        _print_json({"n_sound": n_sound, "n_sound_replies": n_replies, "bad": faults_})
     else:
-        _tell_faults(bad)
+        _tell_faults(every)
         _say(f"{n_sound} states are sound, {len(bad)} damaged")
-    if bad:
+        _say(f"{n_replies} replies are sound, {len(bad_replies)} damaged")
+    if every:
         raise typer.Exit(1)
 
 
@@ -141,12 +155,14 @@ def prune(
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="Remove every state.")] = False,
 ) -> None:
-    """Remove states: by age, down to a size, of one model, or all."""
+    """Remove states: by age, down to a size, of one model, or all. Replies go by age and with
+    all."""
     if not (only or older_than or to or all_):
         raise ConfigError("say what to remove: --only, --older-than, --to or --all")
     age_s = _parse_age(older_than) if older_than else 0.0
     max_bytes = _parse_size(to) if to else None
-    with _folder(_settings(cache_dir)) as folder:
+    settings = _settings(cache_dir)
+    with _folder(settings) as folder:
         n_before, n_bytes = len(folder.rows), folder.n_bytes
         if only or older_than or all_:
             for row in _pick(folder, only):
@@ -156,6 +172,9 @@ def prune(
             folder.make_room(0, max_bytes)
         n_removed, n_freed = n_before - len(folder.rows), n_bytes - folder.n_bytes
     _say(f"removed {n_removed} of {n_before} states, {_size(n_freed)}")
+    if (older_than or all_) and not only:
+        with _records(settings) as records:
+            _say(f"removed {records.prune(time.time() - age_s)} replies")
 
 
 @app.command("export")
@@ -208,6 +227,16 @@ def _folder(settings: Settings, *, create: bool = False) -> Iterator[StateFolder
             yield folder
         finally:
             folder.close()
+
+
+@contextmanager
+def _records(settings: Settings) -> Iterator[Records]:
+    """The kept replies; a file that is not there is not made."""
+    records = Records(settings.states_dir)
+    try:
+        yield records
+    finally:
+        records.close()
 
 
 @contextmanager
