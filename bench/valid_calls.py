@@ -160,7 +160,9 @@ def main() -> None:
     try:
         groups = tool_sets(args.trace, together=args.any)
         groups = [tools for tools in groups if args.tool in (None, tools[0]["name"])]
-        server = build(Settings(model=args.model, constrain_tools=not args.unconstrained))
+        is_free = args.unconstrained
+        # nothing of an earlier run may come into the prompts of this one
+        server = build(Settings(model=args.model, constrain_tools=not is_free, replay=False))
     except RatoonError as error:
         sys.exit(str(error))
     limits = {

@@ -99,7 +99,7 @@ def stats(cache_dir: CacheDir = None, json_: AsJson = False) -> None:
     stdout.print(table, markup=False)
     used, budget = _size(total["n_bytes"]), _size(settings.disk_bytes)
     _say(f"{used} of {budget} used in {settings.states_dir}")
-    _say(f"beside them {n_replies:,} replies, {_size(n_reply_bytes)}")
+    _say(f"{n_replies:,} replies are kept too, {_size(n_reply_bytes)}")
 
 
 @app.command("verify")
@@ -113,32 +113,17 @@ def verify(
     """Read every byte of every state and reply; remove what is damaged. Exit code 1 if anything
     was."""
     settings = _settings(cache_dir)
-    bad: list[Fault] = []
-    n_sound = 0
-    if settings.states_dir.exists():
-        with _told(settings):
-            for found in faults(StateFiles(settings.states_dir)):
-                if isinstance(found, Fault):
-                    bad.append(found)
-                else:
-                    n_sound += 1
-    if bad and not keep:
-        with _folder(settings) as folder:
-            for fault in bad:
-                folder.discard(fault)
-    with _records(settings) as records:
-        n_replies, bad_replies = records.check()
-        if bad_replies and not keep:
-            records.repair()
-    every = [*bad, *bad_replies]
+    n_states, bad_states = _check_states(settings, keep)
+    n_replies, bad_replies = _check_replies(settings, keep)
+    bad = [*bad_states, *bad_replies]
     if json_:
-        faults_ = [{"key": fault.key, "reason": fault.reason} for fault in every]
-        _print_json({"n_sound": n_sound, "n_sound_replies": n_replies, "bad": faults_})
+        views = [{"key": fault.key, "reason": fault.reason} for fault in bad]
+        _print_json({"n_sound": n_states, "n_sound_replies": n_replies, "bad": views})
     else:
-        _tell_faults(every)
-        _say(f"{n_sound} states are sound, {len(bad)} damaged")
+        _tell_faults(bad)
+        _say(f"{n_states} states are sound, {len(bad_states)} damaged")
         _say(f"{n_replies} replies are sound, {len(bad_replies)} damaged")
-    if every:
+    if bad:
         raise typer.Exit(1)
 
 
@@ -153,10 +138,9 @@ def prune(
         str | None,
         typer.Option(metavar="SIZE", help="Evict what is worth least until so much is left."),
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Remove every state.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Remove every state and reply.")] = False,
 ) -> None:
-    """Remove states: by age, down to a size, of one model, or all. Replies go by age and with
-    all."""
+    """Remove states: by age, down to a size, of one model, or all; by age and with all, replies."""
     if not (only or older_than or to or all_):
         raise ConfigError("say what to remove: --only, --older-than, --to or --all")
     age_s = _parse_age(older_than) if older_than else 0.0
@@ -247,6 +231,28 @@ def _told(settings: Settings, file: Path | None = None) -> Iterator[None]:
     except OSError as error:
         where = error.filename or file or settings.states_dir
         raise ConfigError(f"can't use {where}: {error.strerror}") from None
+
+
+def _check_states(settings: Settings, keep: bool) -> tuple[int, list[Fault]]:
+    """How many are sound, and what is wrong with the others; these go unless to ``keep``."""
+    if not settings.states_dir.exists():
+        return 0, []
+    with _told(settings):
+        found = list(faults(StateFiles(settings.states_dir)))
+    bad = [each for each in found if isinstance(each, Fault)]
+    if bad and not keep:
+        with _folder(settings) as folder:
+            for fault in bad:
+                folder.discard(fault)
+    return len(found) - len(bad), bad
+
+
+def _check_replies(settings: Settings, keep: bool) -> tuple[int, list[Fault]]:
+    with _records(settings) as records:
+        n_sound, bad = records.check()
+        if bad and not keep:
+            records.repair()
+    return n_sound, bad
 
 
 def _pick(folder: StateFolder, only: str | None) -> list[Row]:

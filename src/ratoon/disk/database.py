@@ -54,13 +54,13 @@ class Database:
             try:
                 return use(self._connected())
             except (sqlite3.Error, ValueError, TypeError) as error:
-                damaged = self._file_id
+                file_id, reason = self._file_id, " ".join(str(error).split())
                 self.close()
                 if is_first and _is_damage(error):
-                    log.warning("the file %s is damaged (%s); it is made anew", self.file, error)
-                    self._delete(damaged)
+                    log.warning("the file %s is damaged (%s); it is made anew", self.file, reason)
+                    self._delete(file_id)
                     continue
-                self._tell_once(error)
+                self._tell_once(reason)
                 return None
         return None
 
@@ -99,10 +99,10 @@ class Database:
                 with contextlib.suppress(OSError):
                     self.file.with_name(self.file.name + suffix).unlink()
 
-    def _tell_once(self, error: Exception) -> None:
+    def _tell_once(self, reason: str) -> None:
         level = logging.DEBUG if self._has_failed else logging.WARNING
         self._has_failed = True
-        log.log(level, "the file %s can't be used (%s); %s", self.file, error, self._loss)
+        log.log(level, "the file %s can't be used (%s); %s", self.file, reason, self._loss)
 
 
 def _connect(file: Path, setup: Sequence[str]) -> sqlite3.Connection:

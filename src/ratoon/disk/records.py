@@ -27,8 +27,7 @@ FILE = f"records-{VERSION}.sqlite3"  # another version's file is left alone
 MAX_AGE_S = 30 * 86_400.0
 
 # Contents lie apart: a use then rewrites a short row, not the whole record.
-_SETUP: Final = (
-    "PRAGMA secure_delete = ON",  # records hold what people said
+_TABLES: Final = (
     """CREATE TABLE IF NOT EXISTS records (
         id INTEGER PRIMARY KEY, owner TEXT NOT NULL, name TEXT NOT NULL,
         n_bytes INTEGER NOT NULL, used_s REAL NOT NULL, UNIQUE (owner, name)
@@ -39,6 +38,8 @@ _SETUP: Final = (
     """CREATE TRIGGER IF NOT EXISTS remove_content AFTER DELETE ON records
         BEGIN DELETE FROM contents WHERE id = OLD.id; END""",
 )
+_TABLES_AS_STORED: Final = {text.replace("IF NOT EXISTS ", "") for text in _TABLES}
+_ERASE: Final = "PRAGMA secure_delete = ON"  # records hold what people said
 _READ: Final = """
 SELECT id, owner, name, n_bytes, sum, data FROM records LEFT JOIN contents USING (id)
 """
@@ -68,7 +69,7 @@ class Records:
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
         self.folder = folder
-        self._db = Database(folder / FILE, _SETUP, "replies are not kept on disk")
+        self._db = Database(folder / FILE, [_ERASE, *_TABLES], "replies are not kept on disk")
         self._clock = clock
 
     def load(self, owner: str) -> list[tuple[str, bytes]]:
@@ -76,7 +77,7 @@ class Records:
         removed."""
         if not self._db.file.exists():
             return []
-        rows = self._db.run(lambda db: list(_read(db, owner)))
+        rows = self._db.run(lambda db: list(_read_checked(db, owner)))
         bad = [row for row in rows or () if row.fault]
         if bad:
             reasons = ", ".join(sorted({row.fault for row in bad}))
@@ -129,7 +130,7 @@ class Records:
             return 0, []
         try:
             with contextlib.closing(_read_only(self._db.file)) as db:
-                found = [(row.id, row.fault) for row in _read(db)]
+                found = [(row.id, row.fault) for row in _read_checked(db)]
         except (sqlite3.Error, ValueError, TypeError) as error:
             return 0, [Fault(FILE, str(error))]
         bad = [Fault(f"record {id}", reason) for id, reason in found if reason]
@@ -138,7 +139,7 @@ class Records:
     def repair(self) -> None:
         """Remove what ``check`` finds."""
         # a damaged file is made anew by this
-        bad = self._db.run(lambda db: [row.id for row in _read(db) if row.fault])
+        bad = self._db.run(lambda db: [row.id for row in _read_checked(db) if row.fault])
         self.remove(bad or ())
 
     def remove(self, ids: Iterable[int]) -> None:
@@ -171,7 +172,14 @@ def _replace(db: sqlite3.Connection, owner: str, changes: Changes) -> None:
         db.execute("INSERT OR REPLACE INTO contents (id, sum, data) VALUES (?, ?, ?)", content)
 
 
-def _read(db: sqlite3.Connection, owner: str | None = None) -> Iterator[_Row]:
+def _read_checked(db: sqlite3.Connection, owner: str | None = None) -> Iterator[_Row]:
+    """Raises ValueError where tables or indexes are damaged, which may just hide what is there."""
+    (fault,) = db.execute("PRAGMA integrity_check(1)").fetchone()
+    if fault != "ok":
+        raise ValueError(fault)
+    tables = db.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")
+    if {text for (text,) in tables} != _TABLES_AS_STORED:
+        raise ValueError("its tables are others")
     if owner is None:
         found = db.execute(_READ)
     else:
