@@ -5,7 +5,14 @@ The replies are given to the engine, so that they hold what a model may write an
 
 from __future__ import annotations
 
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +22,7 @@ import pytest
 from anthropic.types import Message
 
 from ratoon.config import Settings
+from ratoon.disk.records import FILE, Records
 from ratoon.engine.request import Request
 from tests.model.live import Live, live
 
@@ -328,6 +336,42 @@ def test_a_server_that_reads_tokens_otherwise_does_not(
         agent.move(server)
         agent.ask("Bye.")
         assert replays(server) == {"replayed": 2}
+
+
+@contextmanager
+def serving(*flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """``ratoon serve`` in a process of its own, and its address."""
+    command = [sys.executable, "-m", "ratoon", "serve", "--port", "0", *flags]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "NO_COLOR": "1"}
+    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            lines = iter(process.stderr.readline, "")
+            found = next(filter(None, (re.search(r"http://[\d.]+:\d+", line) for line in lines)))
+            yield process, found[0]
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_server_that_ends_leaves_its_replies(
+    cut1_path: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    flags = ("--model", str(cut1_path), "--n-ctx", "1024", "--cache-dir", str(tmp_path))
+    records = Records(tmp_path)
+    body = {"model": "m", "max_tokens": 3, "messages": [{"role": "user", "content": "Hi"}]}
+    with serving(*flags) as (process, url):
+        assert httpx.post(f"{url}/v1/messages", json=body, timeout=120).status_code == 200
+        deadline = time.monotonic() + 60
+        while number == signal.SIGKILL and records.total()[0] == 0:  # it is still on its way
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        records.close()
+        process.send_signal(number)
+        assert process.wait(60) == (-number if number == signal.SIGKILL else 0)
+    is_closed = not (tmp_path / f"{FILE}-wal").exists()
+    assert is_closed == (number != signal.SIGKILL)
+    assert records.check() == (1, [])
 
 
 @pytest.mark.parametrize("change", [{"disk_bytes": 0}, {"replay": False}, {"model": "dummy"}])
