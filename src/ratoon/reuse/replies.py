@@ -88,7 +88,9 @@ class Reply:
     @property
     def n_bytes(self) -> int:
         """About what it takes in memory."""
-        return _OVERHEAD_BYTES + sys.getsizeof(self.tokens) + sum(map(_size, self.blocks))
+        return (
+            _OVERHEAD_BYTES + self.tokens.itemsize * len(self.tokens) + sum(map(_size, self.blocks))
+        )
 
 
 class Outcome(enum.StrEnum):
