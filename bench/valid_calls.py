@@ -3,9 +3,10 @@
     python bench/valid_calls.py TRACE... [--model GGUF] [--calls N] [--top-p P] [--any] [--json]
 
 Each tool is offered alone and must be called (``tool_choice`` names it); with ``--any`` all tools
-of its request are offered and any of them may be. A call is valid if it is the whole reply, names
-the tool and its arguments fit the schema. A reply that ``max_tokens`` cuts off counts as not valid;
-nothing is tried twice.
+of its request are offered and any of them may be. The user asks for a call with a certain input,
+another one each time; with ``--no-task`` only for some call, which a small model may go on with for
+ever. A call is valid if it is the whole reply, names the tool and its arguments fit the schema. A
+reply that ``max_tokens`` cuts off counts as not valid; nothing is tried twice.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import random
 import statistics
 import sys
 import time
@@ -29,7 +31,9 @@ from ratoon.build import build
 from ratoon.config import Settings
 from ratoon.errors import RatoonError
 
-TASK = "Use a tool now. Answer with its call and with short arguments."
+NO_TASK = "Use a tool now. Answer with its call and with short arguments."
+TASK = "Call the tool {name} once, with exactly this input: {input}"
+WORDS = ("apple", "bridge", "candle", "garden", "harbor", "island", "kettle", "meadow", "river")
 N_AT_ONCE = 8
 
 Tool = dict[str, Any]
@@ -94,8 +98,59 @@ def fault(message: dict[str, Any], tools: Sequence[Tool]) -> str:
     return "; ".join(error.message for error in errors)
 
 
+def example(schema: Any, rng: random.Random, root: dict[str, Any]) -> Any:
+    """A small value that fits a schema as tools have them."""
+    if "$ref" in schema:
+        found: Any = root
+        for step in schema["$ref"].removeprefix("#/").split("/"):
+            found = found[step]
+        return example(found, rng, root)
+    for key in ("anyOf", "oneOf"):
+        if key in schema:
+            return example(rng.choice(schema[key]), rng, root)
+    if schema.get("type") == "object":
+        properties = schema.get("properties", {})
+        wanted = schema.get("required", [])
+        return {name: example(properties.get(name, {}), rng, root) for name in wanted}
+    if schema.get("type") == "array":
+        n = max(1, schema.get("minItems", 1))
+        return [example(schema.get("items", {}), rng, root) for _ in range(n)]
+    return plain_example(schema, rng)
+
+
+def plain_example(schema: Any, rng: random.Random) -> str | int | bool | None:
+    """One without parts."""
+    if "enum" in schema or "const" in schema:
+        chosen: str | int | bool | None = rng.choice(schema.get("enum", [schema.get("const")]))
+        return chosen
+    match schema.get("type", "string"):
+        case "integer" | "number":
+            low: int = schema.get("minimum", schema.get("exclusiveMinimum", 0) + 1)
+            return min(low + rng.randrange(5), int(schema.get("maximum", 1 << 30)))
+        case "boolean":
+            return rng.random() < 0.5
+        case "null":
+            return None
+    text = " ".join(rng.sample(WORDS, 2))
+    while len(text) < schema.get("minLength", 0):
+        text += " " + rng.choice(WORDS)
+    return text[: schema.get("maxLength", 1000)]
+
+
+def task(tools: Sequence[Tool], rng: random.Random) -> str:
+    """What the user says. One tool is asked for, whichever may be called."""
+    tool = rng.choice(tools)
+    value = example(tool["input_schema"], rng, tool["input_schema"])
+    Draft202012Validator(tool["input_schema"]).validate(value)
+    return TASK.format(name=tool["name"], input=json.dumps(value))
+
+
 async def ask(
-    client: httpx.AsyncClient, tools: Sequence[Tool], limits: dict[str, Any], tally: Tally
+    client: httpx.AsyncClient,
+    tools: Sequence[Tool],
+    text: str,
+    limits: dict[str, Any],
+    tally: Tally,
 ) -> None:
     """One call."""
     choice = {"type": "tool", "name": tools[0]["name"]} if len(tools) == 1 else {"type": "any"}
@@ -104,7 +159,7 @@ async def ask(
         **limits,
         "tools": tools,
         "tool_choice": {**choice, "disable_parallel_tool_use": True},
-        "messages": [{"role": "user", "content": TASK}],
+        "messages": [{"role": "user", "content": text}],
     }
     response = await client.post("/v1/messages", json=body)
     message = response.raise_for_status().json()
@@ -117,10 +172,15 @@ async def ask(
 
 
 async def measure(
-    app: Any, groups: Sequence[Sequence[Tool]], n_calls: int, limits: dict[str, Any]
+    app: Any, groups: Sequence[Sequence[Tool]], args: argparse.Namespace
 ) -> list[Tally]:
     """Ask for calls, some at once; the first of each group alone, so that the others reuse it."""
-    tallies = []
+    tallies, rng, n_calls = [], random.Random(args.seed), args.calls
+    limits = {
+        "max_tokens": args.max_tokens,
+        "temperature": args.temperature,
+        "top_p": args.top_p,
+    }
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(
         transport=transport, base_url="http://127.0.0.1", timeout=None
@@ -130,7 +190,8 @@ async def measure(
             began_s = time.monotonic()
             for n in (1, *[N_AT_ONCE] * (n_calls // N_AT_ONCE), (n_calls - 1) % N_AT_ONCE):
                 n = min(n, n_calls - tally.n_total)
-                await asyncio.gather(*(ask(one, tools, limits, tally) for _ in range(n)))
+                texts = [NO_TASK if args.no_task else task(tools, rng) for _ in range(n)]
+                await asyncio.gather(*(ask(one, tools, text, limits, tally) for text in texts))
             tallies.append(tally)
             sys.stderr.write(f"{row(tally)}  {time.monotonic() - began_s:.0f} s\n")
     return tallies
@@ -155,24 +216,20 @@ def main() -> None:
     parser.add_argument("--top-p", type=float, default=1.0)
     parser.add_argument("--any", action="store_true", help="offer all tools of a request at once")
     parser.add_argument("--unconstrained", action="store_true", help="without the grammars")
+    parser.add_argument("--no-task", action="store_true", help="ask for no certain input")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args()
     try:
         groups = tool_sets(args.trace, together=args.any)
         groups = [tools for tools in groups if args.tool in (None, tools[0]["name"])]
-        is_free = args.unconstrained
-        # nothing of an earlier run may come into the prompts of this one
-        server = build(Settings(model=args.model, constrain_tools=not is_free, replay=False))
+        settings = {"model": args.model, "constrain_tools": not args.unconstrained}
+        server = build(Settings(**settings, disk_bytes=0))
     except RatoonError as error:
         sys.exit(str(error))
-    limits = {
-        "max_tokens": args.max_tokens,
-        "temperature": args.temperature,
-        "top_p": args.top_p,
-    }
     server.engine.start()
     try:
-        tallies = asyncio.run(measure(server.app, groups, args.calls, limits))
+        tallies = asyncio.run(measure(server.app, groups, args))
     finally:
         server.engine.stop()
     n_valid, n_total = (sum(getattr(t, key) for t in tallies) for key in ("n_valid", "n_total"))

@@ -33,8 +33,8 @@ ENTRY = {"", "__main__"}
 
 # library → the only packages or modules that may import it
 PLACES = {
-    "ctypes": {"engine.llama"},
-    "llama_cpp": {"engine.llama"},
+    "ctypes": {"engine.llama", "engine.llama_vocab"},
+    "llama_cpp": {"engine.llama", "engine.llama_vocab"},
     "numpy": {"engine"},
     "starlette": {"api", "router", "console"},
     "fastapi": {"api", "router", "console"},
@@ -43,7 +43,14 @@ PLACES = {
     "rich": {"cli"},
     "jinja2": {"chat"},
     "llguidance": {"chat.grammar.compiler"},
-    "threading": {"engine.engine", "reuse.replies", "cli.serve", "disk.store", "disk.behind"},
+    "threading": {
+        "engine.engine",
+        "engine.keeper",
+        "reuse.replies",
+        "cli.serve",
+        "disk.store",
+        "disk.behind",
+    },
     "fcntl": {"disk"},
     "sqlite3": {"disk"},
     "asyncio": {"cli.serve", "api", "router", "console", "bench", "client"},

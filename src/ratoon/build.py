@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,9 +20,11 @@ from ratoon.chat.render import Renderer
 from ratoon.chat.template import ChatTemplate
 from ratoon.config import Settings
 from ratoon.disk.behind import WriteBehind
+from ratoon.disk.store import DiskConfig, DiskStore
 from ratoon.engine.dummy import DummyModel
 from ratoon.engine.engine import Engine, EngineConfig
-from ratoon.engine.llama import load_model
+from ratoon.engine.identity import fingerprint
+from ratoon.engine.llama import LlamaModel, load_model
 from ratoon.engine.model import Model
 from ratoon.engine.options import ModelOptions
 from ratoon.engine.request import SamplingParams
@@ -29,6 +32,8 @@ from ratoon.errors import ConfigError, ModelError
 from ratoon.kept import open_memory, open_records
 from ratoon.reuse.replies import ReplyMemory
 from ratoon.weights import find_weights
+
+log = logging.getLogger("ratoon.build")
 
 DUMMY = "dummy"
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -50,13 +55,13 @@ class Server:
 
 def build(settings: Settings, progress: Callable[[float], None] | None = None) -> Server:
     """Wire a server. ``progress`` hears the loaded share of the model, from 0 to 1."""
-    weights = None if settings.model == DUMMY else find_weights(settings)
-    model = _load(settings, weights, progress)
+    model = _load(settings, progress)
     template = _template_source(settings.chat_template, model)
-    records = open_records(settings, weights, template)
+    records = open_records(settings, _weights(model), template)
     replies = open_memory(settings, records)
-    on_lost = replies.forget if replies is not None else None
-    engine = Engine(model, _engine_config(settings), on_lost=on_lost)
+    engine = Engine(model, _engine_config(settings), store=_store(settings, model))
+    if replies is not None:
+        engine.on_lost = replies.forget
     service = Service(
         engine,
         _renderer(settings, model, template, replies),
@@ -69,12 +74,14 @@ def build(settings: Settings, progress: Callable[[float], None] | None = None) -
     return Server(create_app(service), engine, records)
 
 
-def _load(
-    settings: Settings, weights: Path | None, progress: Callable[[float], None] | None
-) -> Model:
-    if weights is None:
+def _load(settings: Settings, progress: Callable[[float], None] | None) -> Model:
+    if settings.model == DUMMY:
         return DummyModel(n_ctx=settings.n_ctx) if settings.n_ctx else DummyModel()
-    return load_model(weights, _model_options(settings), progress)
+    return load_model(find_weights(settings), _model_options(settings), progress)
+
+
+def _weights(model: Model) -> Path | None:
+    return model.path if isinstance(model, LlamaModel) else None
 
 
 def _model_options(settings: Settings) -> ModelOptions:
@@ -92,6 +99,20 @@ def _model_options(settings: Settings) -> ModelOptions:
     )
 
 
+def _store(settings: Settings, model: Model) -> DiskStore | None:
+    if not settings.disk_bytes or not isinstance(model, LlamaModel):
+        return None
+    folder = settings.states_dir
+    try:
+        identity = fingerprint(model, folder)
+    except OSError as error:
+        log.warning(
+            "states are not kept on disk: can't read %s: %s", error.filename, error.strerror
+        )
+        return None
+    return DiskStore(folder, identity, DiskConfig(settings.disk_bytes))
+
+
 def _engine_config(settings: Settings) -> EngineConfig:
     return EngineConfig(
         model_name=settings.model_name or "",
@@ -100,6 +121,7 @@ def _engine_config(settings: Settings) -> EngineConfig:
         max_queue=settings.max_queue,
         has_progress=settings.progress,
         progress_step=settings.progress_step,
+        flush_s=settings.flush_s,
     )
 
 

@@ -112,6 +112,9 @@ class Settings(BaseSettings):
     disk_bytes: ByteSize = Field(
         ByteSize(20 << 30), description="most bytes of states kept on disk, all models'; 0: none"
     )
+    flush_s: float = Field(
+        8.0, ge=0, le=600, description="longest time to write states to disk at the end, in seconds"
+    )
     max_queue: int = Field(256, ge=1, description="most requests waiting; above it, 529")
 
     progress: bool = Field(True, description="log how far each prefill is")

@@ -303,7 +303,8 @@ def test_a_new_server_puts_back_what_an_earlier_one_said(cut1_path: Path, tmp_pa
         assert server.replies is not None
         assert len(server.replies) == 2
         agent.move(server)
-        agent.ask("Bye.")
+        known = agent.n_known
+        assert n_read(agent.ask("Bye.")) == known, "the state is there, and the prompt extends it"
         assert replays(server) == {"replayed": 2}
         assert agent.script.path[: len(path)] == path
         agent.echo(text("Bye."))

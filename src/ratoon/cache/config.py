@@ -22,6 +22,7 @@ class CacheConfig:
     state_bytes: int = 0
     window: int = 0
     save_step: int = 1
+    has_disk: bool = False
     min_reuse: int = 16  # gains smaller than this are not worth a copy or a wait
     min_snapshot: int = 32  # a state that saves fewer tokens is dropped, not saved
     max_tail: int = 0  # a parked state may lose this much to the request that continues it

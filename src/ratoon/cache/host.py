@@ -64,12 +64,20 @@ class HostTier:
         self.n_bytes += n_bytes
         return snapshot
 
-    def fill(self, snapshot: Snapshot, data: memoryview) -> None:
-        """The bytes arrived; they replace the estimate in the books."""
-        if snapshot in self._nodes:
+    @property
+    def nodes(self) -> list[Node]:
+        """Those that have a snapshot."""
+        return list(self._nodes.values())
+
+    def fill(self, snapshot: Snapshot, data: memoryview) -> Node | None:
+        """The bytes arrived; they replace the estimate in the books. Returns the node that they
+        are of, unless it was given up meanwhile."""
+        node = self._nodes.get(snapshot)
+        if node is not None:
             self.n_bytes += len(data) - snapshot.n_bytes
         snapshot.data = data
         snapshot.n_bytes = len(data)
+        return node
 
     def remove(self, snapshot: Snapshot, *, prune: bool = True) -> None:
         node = self._nodes.pop(snapshot, None)

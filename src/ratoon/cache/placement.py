@@ -51,6 +51,14 @@ class Snapshot:
     data: memoryview | None = None
 
 
+@dataclass(eq=False, slots=True)
+class Stored:
+    """A state in a file that ``key`` names. ``snapshot.data`` is its content while it is mapped."""
+
+    key: str
+    snapshot: Snapshot
+
+
 @dataclass(frozen=True, slots=True)
 class Copy:
     """Make ``dst`` hold the first ``n_tokens`` of ``src``. Shares cells where the memory allows.

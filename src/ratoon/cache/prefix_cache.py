@@ -7,46 +7,18 @@ after the operations.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from ratoon.cache.cells import CellMap
 from ratoon.cache.config import CacheConfig
+from ratoon.cache.disk import DiskTier
 from ratoon.cache.eviction import has_carrier, overlap, worth
 from ratoon.cache.host import HostTier
+from ratoon.cache.lease import Full, Lease, Wait
 from ratoon.cache.placement import CacheOp, Copy, Drop, Restore, Rewind, Save, SeqId, Snapshot
 from ratoon.cache.radix import Node, RadixTree
 from ratoon.cache.slots import Slot, SlotPool
-from ratoon.cache.source import Source, best_source, states_on_path, worthy_leader
+from ratoon.cache.source import Source, best_source, states_at_forks, states_on_path, worthy_leader
 
 COMPACT_SLACK = 2048  # cells; below this a high cell costs less than moving everything
-
-
-@dataclass(eq=False, slots=True)
-class Lease:
-    """A request's hold on a sequence that already has its first ``n_cached`` tokens.
-
-    ``cuts`` are token counts at which a prefill chunk must end; a cut in ``saves`` is where the
-    state is saved.
-    """
-
-    slot: Slot
-    n_cached: int
-    layer: str
-    origins: tuple[Snapshot, ...] = ()  # what it was restored from
-    cuts: set[int] = field(default_factory=set)
-    saves: set[int] = field(default_factory=set)
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Another request is computing these first ``n_tokens`` now; waiting beats computing."""
-
-    n_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Full:
-    """No sequence id or not enough cells until a running request ends."""
 
 
 class PrefixCache:
@@ -58,6 +30,7 @@ class PrefixCache:
         self.tree = RadixTree()
         self.pool = SlotPool(config.n_seq)
         self.host = HostTier(self.tree, config.host_bytes, config.memory)
+        self.disk = DiskTier(self.tree, config)
         has_cells = config.is_unified and config.memory.has_cells
         self.cells = CellMap(config.n_cells, config.n_ubatch) if has_cells else None
         self.n_compactions = 0
@@ -89,12 +62,18 @@ class PrefixCache:
         limit = min(match.n_tokens, len(tokens) - 1)
         states = states_on_path(match, limit)
         source = best_source(states, self.config)
+        if source.files and self.memory.can_trim:
+            states += states_at_forks(match)
+            source = best_source(states, self.config)
         leader = worthy_leader(states, source, self.config)
         if leader is not None:
             return self._follow(*leader)
+        if not self.disk.is_at_hand(source.files, now):
+            return Wait(source.n_tokens)
         slot = self._occupy(source, tokens, now)
         if slot is None:
             return Full()
+        self.disk.use(source.files)
         origins = tuple(each for each in (source.snapshot, source.part) if each is not None)
         lease = Lease(slot, source.n_tokens, source.layer, origins)
         self._settle(lease, self.tree.insert(tokens))
@@ -150,6 +129,7 @@ class PrefixCache:
         del self._leases[slot]
         self.tree.unlock(old)
         self._drop_twins(slot)
+        self.disk.consider(end, now)
 
     def preempt(self, lease: Lease, tokens: list[int], now: float) -> None:
         """Take the device away from a running request; its state goes to the host."""
@@ -171,21 +151,25 @@ class PrefixCache:
             if slot.seq_id in seq_ids:
                 self._free(slot)
 
-    def reset(self) -> None:
+    def reset(self, now: float) -> None:
         """The device's contents are unknown: forget every sequence, the operations still to be
         executed, and the snapshots they would have filled. No request may hold a lease."""
         for slot in self.pool.parked:
             self._free(slot)
         self._ops.clear()
         self.host.forget_unfilled()
+        self.disk.release(now)
 
-    def fill(self, snapshot: Snapshot, data: memoryview) -> None:
+    def fill(self, snapshot: Snapshot, data: memoryview, now: float) -> None:
         """A decided save was executed."""
-        self.host.fill(snapshot, data)
+        node = self.host.fill(snapshot, data)
+        if node is not None:
+            self.disk.consider(node, now)
 
     def forget(self, snapshot: Snapshot) -> None:
         """This snapshot is not to be trusted."""
         self.host.remove(snapshot)
+        self.disk.distrust(snapshot)
 
     # --- getting the sequence ------------------------------------------------------------------
 
@@ -420,6 +404,7 @@ class PrefixCache:
         self.tree.check()
         self.pool.check()
         self.host.check()
+        self.disk.check()
         assert set(self._leases) == set(self.pool.leased)
         if self.cells is not None:
             for slot in self.pool.leased + self.pool.parked:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ratoon.cache.placement import Snapshot
+from ratoon.cache.placement import Snapshot, Stored
 
 if TYPE_CHECKING:
     from ratoon.cache.slots import Slot
@@ -26,6 +26,7 @@ class Node:
     children: dict[int, Node] = field(default_factory=dict)
     slots: list[Slot] = field(default_factory=list)
     snapshot: Snapshot | None = None
+    stored: Stored | None = None
     ref_count: int = 0  # running requests whose prompt passes through or ends here
     n_hits: int = 0
     last_used_s: float = 0.0
@@ -34,7 +35,14 @@ class Node:
     @property
     def is_bare(self) -> bool:
         """Holds no state and no request needs it."""
-        return not self.slots and self.snapshot is None and not self.ref_count
+        has_state = self.slots or self.snapshot is not None or self.stored is not None
+        return not has_state and not self.ref_count
+
+    @property
+    def tokens(self) -> list[int]:
+        """All tokens of the prefix."""
+        edges = [node.edge for node in self.ancestors()]
+        return [token for edge in reversed(edges) for token in edge]
 
     def ancestors(self) -> Iterator[Node]:
         """This node and those above it, the root excluded."""

@@ -132,6 +132,12 @@ class DiskStore:
         """What the state of these tokens is called."""
         return state_key(self._fingerprint, kind, tokens)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether a state that is put now would be written at once."""
+        with self._wake:
+            return not (self._pending or self._is_closing or self._is_resting())
+
     def put(self, state: State, *, replaces: Sequence[str] = (), wait_s: float = 0.0) -> str | None:
         """Have a state written; its key, by which it can be loaded from now on.
 

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from ratoon.cache.config import CacheConfig
 from ratoon.cache.placement import CacheOp, Copy, Drop, Restore, Rewind, Save, SeqId, Snapshot
 from ratoon.cache.prefix_cache import PrefixCache
+from ratoon.disk.store import DiskStore
 from ratoon.engine.events import Failed, Finished, Token
 from ratoon.engine.journal import Journal
+from ratoon.engine.keeper import Keeper
 from ratoon.engine.model import BadState, Logits, Model, NoRoom
 from ratoon.engine.request import Request
 from ratoon.engine.sampler import Sampler
@@ -42,6 +44,7 @@ class EngineConfig:
     has_progress: bool = True
     progress_step: float = 10.0  # percent
     park_s: float = 2.0
+    flush_s: float = 8.0  # at the end, states are written to disk for so long
 
     def __post_init__(self) -> None:
         if self.prefill_chunk < 1:
@@ -60,19 +63,21 @@ class Engine:
         config: EngineConfig,
         *,
         cache: PrefixCache | None = None,
+        store: DiskStore | None = None,
         clock: Callable[[], float] = time.monotonic,
         forced_tokens: ForcedTokens | None = None,
-        on_lost: Callable[[Sequence[bytes]], None] | None = None,
     ) -> None:
-        """``on_lost`` hears, on the engine thread, of replies whose end no state reaches any more:
-        the digests of their prompt and tokens."""
+        """``store`` keeps states on disk; the engine closes it."""
         self.model = model
         self.model_name = config.model_name or model.name
         self.n_ctx = model.shape.n_ctx
-        self.cache = cache or PrefixCache(cache_config(model, config))
+        has_disk = store is not None
+        self.cache = cache or PrefixCache(cache_config(model, config, has_disk=has_disk))
         self.scheduler = Scheduler(_scheduler_config(model, config), self.cache)
         self.forced_tokens = forced_tokens
-        self._on_lost = on_lost
+        # hears, on the engine thread, of replies whose end no state reaches any more: the digests
+        # of their prompt and tokens
+        self.on_lost: Callable[[Sequence[bytes]], None] | None = None
         self._clock = clock
         self._journal = Journal(
             has_progress=config.has_progress, progress_step=config.progress_step
@@ -83,6 +88,11 @@ class Engine:
         self._inbox: list[Request] = []
         self._cancelled: list[str] = []
         self._is_stopping = False
+        self._flush_s = config.flush_s
+        self._keeper: Keeper | None = None
+        if store is not None:
+            self._keeper = Keeper(store, self.cache, model, self._lock, clock)
+            self._keeper.open()
         self._thread: threading.Thread | None = None
 
     # --- from any thread -----------------------------------------------------------------------
@@ -92,12 +102,13 @@ class Engine:
         self._thread.start()
 
     def stop(self, timeout_s: float = 30.0) -> None:
-        """Finish the step under way, fail what is unfinished, close the model."""
+        """Finish the step under way, fail what is unfinished, write what is worth keeping to disk,
+        close the model."""
         with self._wake:
             self._is_stopping = True
             self._wake.notify()
         if self._thread is not None:
-            self._thread.join(timeout_s)
+            self._thread.join(timeout_s + self._flush_s)
             if self._thread.is_alive():
                 log.warning("the engine did not stop within %.0f s", timeout_s)
                 return
@@ -143,7 +154,7 @@ class Engine:
                 "running": running,
                 "waiting": waiting,
                 "preemptions": self.scheduler.n_preemptions,
-                "cache": self.cache.stats(),
+                "cache": self.cache.stats() | (self._keeper.store.stats() if self._keeper else {}),
             }
 
     # --- on the engine thread ------------------------------------------------------------------
@@ -156,42 +167,45 @@ class Engine:
                 log.exception("a step failed")
                 self._recover(InternalError(f"internal error: {type(error).__name__}"))
         self._drain_inbox()
-        self._fail_running(_shutting_down())
         with self._lock:
-            emissions = self.scheduler.fail_waiting(_shutting_down(), self._clock())
+            emissions = self.scheduler.stop(_shutting_down(), self._clock())
         self._emit(emissions)
+        if self._keeper is not None:
+            self._keeper.close(self._flush_s)
 
     def _recover(self, error: InternalError) -> None:
         """A step broke half-way, so the books and the device may differ: start both afresh."""
         self._fail_running(error)
         with self._lock:
-            self.cache.reset()
+            self.cache.reset(self._clock())
         for seq_id in range(self.model.shape.n_seq):
             self.model.drop(SeqId(seq_id), 0)
 
     def _wait_for_work(self) -> bool:
         with self._wake:
-            while not (self._inbox or self._cancelled or self._is_stopping):
-                if not self.scheduler.is_idle:
-                    break
-                self._wake.wait()
+            if not (self._inbox or self._cancelled or self._is_stopping) and self.scheduler.is_idle:
+                self._wake.wait(self._keeper.pause_s if self._keeper else None)
             return not self._is_stopping
 
     def step(self) -> None:
         """One scheduler iteration."""
         self._drain_inbox()
+        if self._keeper is not None:
+            self._keeper.collect()
         with self._lock:
             plan = self.scheduler.schedule(self._clock())
             lost = self.cache.take_lost()
-        if lost and self._on_lost is not None:
-            self._on_lost(lost)
+        if lost and self.on_lost is not None:
+            self.on_lost(lost)
         self._emit(plan.started)
+        if self._keeper is not None:
+            self._keeper.run_errands()
         if plan.is_empty:
             time.sleep(0.001)  # only waiting requests; nothing can be done for them this instant
-            return
-        if self._execute(plan.ops):
-            return
-        self._forward(plan)
+        elif not self._execute(plan.ops):
+            self._forward(plan)
+        if self._keeper is not None:
+            self._keeper.keep(is_idle=self.scheduler.is_idle)
 
     def _drain_inbox(self) -> None:
         with self._wake:
@@ -222,8 +236,9 @@ class Engine:
                 lost.add(op.seq_id)
                 with self._lock:
                     self.cache.forget(op.snapshot)
-        if lost:
-            with self._lock:
+        with self._lock:
+            self.cache.disk.release(self._clock())
+            if lost:
                 self.scheduler.requeue(lost, self._clock())
         return bool(lost)
 
@@ -251,7 +266,7 @@ class Engine:
         save = self.model.save_part if op.snapshot.is_part else self.model.save
         data = save(op.seq_id)
         with self._lock:
-            self.cache.fill(op.snapshot, data)
+            self.cache.fill(op.snapshot, data, self._clock())
             if is_lost:
                 self.cache.forget(op.snapshot)
 
@@ -339,7 +354,7 @@ def _shutting_down() -> Overloaded:
     return Overloaded("Overloaded: the server is shutting down")
 
 
-def cache_config(model: Model, config: EngineConfig) -> CacheConfig:
+def cache_config(model: Model, config: EngineConfig, *, has_disk: bool = False) -> CacheConfig:
     """The cache's limits, from the model's shape and the settings."""
     shape = model.shape
     return CacheConfig(
@@ -354,6 +369,7 @@ def cache_config(model: Model, config: EngineConfig) -> CacheConfig:
         state_bytes=shape.state_bytes,
         window=shape.window,
         save_step=shape.save_step,
+        has_disk=has_disk,
         max_tail=0 if shape.is_unified else COPY_TAIL,
         park_s=config.park_s,
     )

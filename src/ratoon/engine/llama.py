@@ -1,6 +1,6 @@
 """The model protocol on llama.cpp, by llama-cpp-python's low-level bindings.
 
-The only file that touches C. Return codes become exceptions on the spot.
+Only this file and ``llama_vocab`` touch C. Return codes become exceptions on the spot.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ratoon.cache.placement import MemoryKind, SeqId
-from ratoon.chat.vocab import Special
 from ratoon.engine.exact import NO_TOKEN, Pairing
+from ratoon.engine.llama_vocab import LlamaVocab
 from ratoon.engine.model import BadState, Chunk, Logits, ModelShape, NoRoom
 from ratoon.engine.options import MAX_SEQ, ModelOptions
 from ratoon.errors import ModelError
@@ -38,75 +38,6 @@ FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}  # enum llama_flash_attn_type
 PART_ONLY = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 EXACT_STEP = 32  # a sum over cells is the same if they are moved by a multiple of this
 LATE = np.dtype(np.int32)  # how exact mode's late token ends a saved state
-
-
-class LlamaVocab:
-    """The tokenizer of a loaded model. Thread-safe."""
-
-    def __init__(self, handle: C.llama_vocab_p) -> None:
-        self._vocab = handle
-        self._pieces: dict[int, bytes] = {}
-
-    @cached_property
-    def n_tokens(self) -> int:
-        return int(C.llama_vocab_n_tokens(self._vocab))
-
-    @cached_property
-    def bos_id(self) -> int | None:
-        return _optional(C.llama_vocab_bos(self._vocab))
-
-    @cached_property
-    def eos_id(self) -> int | None:
-        return _optional(C.llama_vocab_eos(self._vocab))
-
-    @cached_property
-    def adds_bos(self) -> bool:
-        return bool(C.llama_vocab_get_add_bos(self._vocab))
-
-    @cached_property
-    def specials(self) -> Mapping[str, Special]:
-        controls = C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_UNKNOWN
-        found: dict[str, Special] = {}
-        for token in range(self.n_tokens):
-            attr = C.llama_vocab_get_attr(self._vocab, token)
-            if attr & (controls | C.LLAMA_TOKEN_ATTR_USER_DEFINED):
-                text = C.llama_vocab_get_text(self._vocab, token).decode("utf-8", "replace")
-                if text:
-                    found[text] = Special(id=token, is_control=bool(attr & controls))
-        return found
-
-    def tokenize(self, text: str) -> list[int]:
-        return self._tokenize(text, parse_special=False)
-
-    def tokenize_markup(self, text: str) -> list[int]:
-        """Tokens of trusted text: control token texts become control tokens."""
-        return self._tokenize(text, parse_special=True)
-
-    def _tokenize(self, text: str, parse_special: bool) -> list[int]:
-        raw = text.encode("utf-8", "surrogatepass")
-        room = len(raw) + 8
-        buffer = (C.llama_token * room)()
-        n = C.llama_tokenize(self._vocab, raw, len(raw), buffer, room, False, parse_special)
-        if n < 0:
-            raise ModelError(f"the tokenizer failed on {len(raw)} bytes of text")
-        return buffer[:n]
-
-    def piece(self, token: int) -> bytes:
-        known = self._pieces.get(token)
-        if known is None:
-            known = self._pieces[token] = self._piece(token)
-        return known
-
-    def _piece(self, token: int) -> bytes:
-        buffer = ctypes.create_string_buffer(64)
-        n = C.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, True)
-        if n < 0:
-            buffer = ctypes.create_string_buffer(-n)
-            n = C.llama_token_to_piece(self._vocab, token, buffer, len(buffer), 0, True)
-        return buffer.raw[:n]
-
-    def is_end(self, token: int) -> bool:
-        return bool(C.llama_vocab_is_eog(self._vocab, token))
 
 
 class RowBatch:
@@ -152,6 +83,7 @@ class LlamaModel:
 
     def __init__(self, handle: C.llama_model_p, path: Path, options: ModelOptions) -> None:
         self._model = handle
+        self.path, self.options = path, options
         self.name = path.stem
         self.vocab = LlamaVocab(C.llama_model_get_vocab(handle))
         self.n_ctx_train = int(C.llama_model_n_ctx_train(handle))
@@ -205,6 +137,17 @@ class LlamaModel:
     def chat_template(self) -> str | None:
         raw = C.llama_model_chat_template(self._model, None)
         return raw.decode("utf-8") if raw else None
+
+    def metadata(self, key: str) -> str:
+        """A value of the GGUF file's metadata; empty if there is none."""
+        buffer = ctypes.create_string_buffer(256)
+        n = C.llama_model_meta_val_str(self._model, key.encode(), buffer, len(buffer))
+        return buffer.value.decode("utf-8", "replace") if n >= 0 else ""
+
+    @property
+    def n_ctx_seq(self) -> int:
+        """The window that llama.cpp counts with, which may be more than a request may use."""
+        return int(C.llama_n_ctx_seq(self._context))
 
     def is_end(self, token: int) -> bool:
         return self.vocab.is_end(token)
@@ -411,8 +354,18 @@ def _memory_kind(handle: C.llama_model_p) -> MemoryKind:
     return MemoryKind.WINDOW if C.llama_model_n_swa(handle) > 0 else MemoryKind.FULL
 
 
-def _optional(token: int) -> int | None:
-    return None if token < 0 else int(token)
+def library_files() -> list[Path]:
+    """The libraries that compute: llama.cpp's own and its back ends'."""
+    folder = Path(C.__file__).parent / "lib"
+    files = {file.resolve() for file in folder.iterdir() if file.name.startswith(("lib", "ggml"))}
+    return sorted(file for file in files if file.is_file())
+
+
+def system_info() -> str:
+    """What of this machine llama.cpp makes use of."""
+    _start_backend()
+    info: bytes = C.llama_print_system_info()
+    return info.decode("utf-8", "replace")
 
 
 _errors: list[str] = []

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ratoon.cache.lease import Full, Lease, Wait
 from ratoon.cache.placement import CacheOp, SeqId
-from ratoon.cache.prefix_cache import Full, Lease, PrefixCache, Wait
+from ratoon.cache.prefix_cache import PrefixCache
 from ratoon.engine.events import Event, Failed, Finished, FinishReason, Started
 from ratoon.engine.model import Chunk
 from ratoon.engine.request import Request, RequestState
@@ -284,6 +285,16 @@ class Scheduler:
         run.request.state = RequestState.WAITING
         self.add(run.request)
 
+    def stop(self, error: RatoonError, now: float) -> list[Emission]:
+        """Nothing more is served. What was computed stays."""
+        emissions: list[Emission] = []
+        for run in list(self.running):
+            self.running.remove(run)
+            self.cache.release(run.lease, run.tokens, now)
+            emissions.append(self._end(run.request, Failed(error), now))
+        waiting, self.waiting = self.waiting, []
+        return emissions + [self._end(request, Failed(error), now) for request in waiting]
+
     def fail(self, runs: Iterable[Run], error: RatoonError, now: float) -> list[Emission]:
         """These runs broke: drop their states and tell their clients."""
         emissions: list[Emission] = []
@@ -292,11 +303,6 @@ class Scheduler:
             self.cache.discard(run.lease)
             emissions.append(self._end(run.request, Failed(error), now))
         return emissions
-
-    def fail_waiting(self, error: RatoonError, now: float) -> list[Emission]:
-        """Nothing more is served."""
-        waiting, self.waiting = self.waiting, []
-        return [self._end(request, Failed(error), now) for request in waiting]
 
 
 def _prompt_rows(part: Part) -> int:

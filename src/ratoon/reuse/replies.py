@@ -103,7 +103,7 @@ class Outcome(enum.StrEnum):
     REFUSED = "refused"  # known, but the template has no place for it
 
 
-class Keeper:
+class ReplyKeeper:
     """Hears what becomes of a memory's replies, to keep them beyond it. This one keeps none.
 
     Called while the memory is locked, so in order; it only takes note, and does not raise.
@@ -125,9 +125,9 @@ class ReplyMemory:
     Every method may be called from any thread.
     """
 
-    def __init__(self, max_bytes: int, keeper: Keeper | None = None) -> None:
+    def __init__(self, max_bytes: int, keeper: ReplyKeeper | None = None) -> None:
         self.max_bytes = max_bytes
-        self._keeper = keeper or Keeper()
+        self._keeper = keeper or ReplyKeeper()
         self._lock = threading.Lock()
         self._replies: OrderedDict[Place, Reply] = OrderedDict()
         self._n_places: Counter[bytes] = Counter()  # by name: in how many contexts it was said

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
-from ratoon.reuse.replies import Keeper, Origin, Reply, SentBlock, SentCall, Text, Thought
+from ratoon.reuse.replies import Origin, Reply, ReplyKeeper, SentBlock, SentCall, Text, Thought
 
 log = logging.getLogger("ratoon.reuse")
 
@@ -124,7 +124,7 @@ class Records(Protocol):
         ...
 
 
-class SavedReplies(Keeper):
+class SavedReplies(ReplyKeeper):
     """Keeps a memory's replies in ``records``."""
 
     def __init__(self, records: Records) -> None:

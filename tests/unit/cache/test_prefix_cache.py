@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import random
+from array import array
 from dataclasses import dataclass, field
 
 import pytest
 
 from ratoon.cache.config import CacheConfig
+from ratoon.cache.disk import Keep
 from ratoon.cache.eviction import worth
-from ratoon.cache.placement import CacheOp, Copy, Drop, MemoryKind, Restore, Rewind, Save, SeqId
-from ratoon.cache.prefix_cache import Full, Lease, PrefixCache, Wait
+from ratoon.cache.lease import Full, Lease, Wait
+from ratoon.cache.placement import (
+    CacheOp,
+    Copy,
+    Drop,
+    MemoryKind,
+    Restore,
+    Rewind,
+    Save,
+    SeqId,
+    Snapshot,
+)
+from ratoon.cache.prefix_cache import PrefixCache
 
 
 class FakeDevice:
@@ -24,12 +37,14 @@ class FakeDevice:
         self.cache = cache
         self.config = cache.config
         self.held: dict[SeqId, list[int]] = {}
-        self.saved: dict[int, list[int]] = {}
+        self.saved: dict[Snapshot, list[int]] = {}
         self.to_rewind: set[SeqId] = set()
+        self.now = 0.0
 
     def execute(self) -> None:
         for op in self.cache.take_ops():
             self._one(op)
+        self.cache.disk.release(self.now)
         assert not self.to_rewind
 
     def _one(self, op: CacheOp) -> None:
@@ -46,18 +61,23 @@ class FakeDevice:
                 assert len(held) == op.snapshot.n_tokens
                 assert op.seq_id not in self.to_rewind
                 assert not op.snapshot.is_part or self._is_own(len(held))
-                self.saved[id(op.snapshot)] = list(held)
+                self.saved[op.snapshot] = list(held)
                 n_bytes = self.config.n_bytes(len(held), is_part=op.snapshot.is_part)
-                self.cache.fill(op.snapshot, memoryview(bytes(n_bytes)))
+                self.cache.fill(op.snapshot, memoryview(bytes(n_bytes)), self.now)
             case Restore():
                 assert not op.snapshot.is_part
-                self._hold(op.seq_id, self.saved[id(op.snapshot)], op.n_tokens)
+                self._hold(op.seq_id, self._content(op.snapshot), op.n_tokens)
             case Rewind():
-                tokens = self.saved[id(op.snapshot)]
+                tokens = self._content(op.snapshot)
                 assert op.snapshot.is_part
                 assert self.held[op.seq_id][: len(tokens)] == tokens
                 self.held[op.seq_id] = list(tokens)
                 self.to_rewind.discard(op.seq_id)
+
+    def _content(self, snapshot: Snapshot) -> list[int]:
+        """What was saved here, or what the file says that it was mapped from."""
+        assert snapshot.data is not None
+        return self.saved.get(snapshot) or list(snapshot.data.cast("i"))
 
     def _hold(self, seq_id: SeqId, tokens: list[int], n: int) -> None:
         memory = self.config.memory
@@ -106,17 +126,76 @@ KINDS: dict[str, dict[str, object]] = {
 
 
 @dataclass
+class FakeDisk:
+    """Files that say which tokens their state is of. Some can't be read, some are lost."""
+
+    rng: random.Random
+    files: dict[str, tuple[list[int], bool]] = field(default_factory=dict)
+    reading: list[str] = field(default_factory=list)
+    n_read: int = 0
+
+    def work(self, cache: PrefixCache, device: FakeDevice, now: float) -> None:
+        """One look of the engine at the disk."""
+        errands = cache.disk.take_errands()
+        for key in errands.bad:
+            self.files.pop(key)
+        self.reading += errands.read
+        while self.reading and self.rng.random() < 0.7:
+            self._read(cache, self.reading.pop(), now)
+        keep = cache.disk.next_keep(now, is_idle=self.rng.random() < 0.5)
+        if keep is not None:
+            self._write(cache, device, keep, now)
+
+    def _read(self, cache: PrefixCache, key: str, now: float) -> None:
+        if key in self.files and self.rng.random() < 0.9:
+            self.n_read += 1
+            tokens, _ = self.files[key]
+            cache.disk.arrive(key, memoryview(array("i", tokens)).cast("B"), now)
+        else:
+            self.files.pop(key, None)
+            cache.disk.lose([key])
+
+    def _write(self, cache: PrefixCache, device: FakeDevice, keep: Keep, now: float) -> None:
+        snapshot = keep.snapshot
+        if keep.seq_id is not None:
+            assert device.held[keep.seq_id] == keep.tokens
+        else:
+            assert device.saved[snapshot] == keep.tokens
+        assert len(keep.tokens) == snapshot.n_tokens == keep.node.n_tokens
+        key = f"{keep.tokens} {snapshot.is_part}"
+        cache.disk.keep(keep, key, now)
+        for old in keep.replaces:
+            self.files.pop(old, None)
+        self.files[key] = (keep.tokens, snapshot.is_part)
+
+    def lose_one(self, cache: PrefixCache) -> None:
+        if self.files:
+            key = self.rng.choice(sorted(self.files))
+            del self.files[key]
+            cache.disk.lose([key])
+
+    def tell(self, cache: PrefixCache, now: float) -> None:
+        """A server starts and learns what there is."""
+        self.reading.clear()
+        for key, (tokens, is_part) in self.files.items():
+            n_bytes = 4 * len(tokens)
+            cache.disk.know(tokens, key, n_bytes, is_part=is_part, n_hits=0, used_s=now)
+
+
+@dataclass
 class World:
     """Running requests, the cache, the device, and every token list ever asked for."""
 
     cache: PrefixCache
     device: FakeDevice
     rng: random.Random
+    disk: FakeDisk
     running: list[tuple[Lease, list[int], int]] = field(default_factory=list)
     known: list[list[int]] = field(default_factory=list)
     now: float = 0.0
 
     def settle(self) -> None:
+        self.device.now = self.now
         self.device.execute()
         self.cache.check()
         for lease, tokens, _ in self.running:
@@ -124,8 +203,7 @@ class World:
             assert held == tokens[: lease.slot.n_tokens]
         for slot in self.cache.pool.parked:
             held = self.device.held[slot.seq_id]
-            path = [t for node in list(slot.node.ancestors())[::-1] for t in node.edge]
-            assert held == path
+            assert held == slot.node.tokens
 
     def prompt(self) -> list[int]:
         rng, head = self.rng, list[int]()
@@ -142,7 +220,9 @@ class World:
         if isinstance(got, Full):
             assert self.running, "an idle device always has room"
         elif isinstance(got, Wait):
-            assert self.running, "someone must be computing what is waited for"
+            self.disk.reading += self.cache.disk.take_errands().read
+            is_read = bool(self.disk.reading)
+            assert self.running or is_read, "someone must be computing what is waited for"
         else:
             assert got.n_cached < len(tokens)
             self.running.append((got, list(tokens), len(tokens)))
@@ -168,6 +248,14 @@ class World:
         for lease, tokens, _ in self.running:
             self.cache.checkpoint(lease, tokens, self.now)
 
+    def restart(self) -> PrefixCache:
+        self.running.clear()
+        self.cache = PrefixCache(self.cache.config)
+        self.device = FakeDevice(self.cache)
+        if self.cache.config.has_disk:
+            self.disk.tell(self.cache, self.now)
+        return self.cache
+
     def leave(self, how: str) -> None:
         if not self.running:
             return
@@ -181,6 +269,20 @@ class World:
             self.known.append(tokens[:])
 
 
+ACTIONS = {
+    "arrive": 4,
+    "work": 6,
+    "release": 2,
+    "preempt": 0.5,
+    "discard": 0.3,
+    "tidy": 1,
+    "clear": 0.1,
+    "disk": 4,
+    "lose": 0.1,
+    "restart": 0.05,
+}
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("is_unified", [True, False])
 @pytest.mark.parametrize("n_cells", [400, 210])
@@ -189,14 +291,13 @@ def test_a_lease_always_holds_its_own_tokens(
     kind: str, is_unified: bool, n_cells: int, seed: int
 ) -> None:
     limits = {"is_unified": is_unified, "n_cells": n_cells, "host_bytes": 5 * n_cells}
+    limits["has_disk"] = seed % 2 == 1
     cache = PrefixCache(config(**(KINDS[kind] | limits)))  # type: ignore[arg-type]
-    world = World(cache, FakeDevice(cache), random.Random(seed))
+    rng = random.Random(seed)
+    world = World(cache, FakeDevice(cache), rng, FakeDisk(rng))
     for _ in range(300):
         world.now += world.rng.random()
-        action = world.rng.choices(
-            ["arrive", "work", "release", "preempt", "discard", "tidy", "clear"],
-            [4, 6, 2, 0.5, 0.3, 1, 0.1],
-        )[0]
+        action = world.rng.choices([*ACTIONS], [*ACTIONS.values()])[0]
         if action == "arrive":
             world.arrive()
         elif action == "work":
@@ -205,6 +306,12 @@ def test_a_lease_always_holds_its_own_tokens(
             cache.tidy(world.now)
         elif action == "clear":
             cache.offload_all(world.now)
+        elif action == "disk":
+            world.disk.work(cache, world.device, world.now)
+        elif action == "lose":
+            world.disk.lose_one(cache)
+        elif action == "restart":
+            cache = world.restart()
         else:
             world.leave(action)
         world.settle()

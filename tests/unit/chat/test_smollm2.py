@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from ratoon.chat.normalise import Rules
 from ratoon.chat.render import Renderer
 from ratoon.chat.tokens import Guard, Markup, PromptTokenizer
-from ratoon.engine.llama import LlamaVocab, load_vocab
+from ratoon.engine.llama import load_vocab
+from ratoon.engine.llama_vocab import LlamaVocab
 from tests.unit.chat.fakes import CHATML_TOOLS, request, smollm2_path, template, text
 
 pytestmark = pytest.mark.model

@@ -117,7 +117,8 @@ def test_progress_can_be_coarser_or_off(
 def test_the_owner_of_replies_hears_which_are_out_of_reach() -> None:
     lost: list[bytes] = []
     model = DummyModel(n_ctx=1000, n_seq=2, n_batch=64)
-    engine = Engine(model, EngineConfig(host_bytes=1), on_lost=lost.extend)
+    engine = Engine(model, EngineConfig(host_bytes=1))
+    engine.on_lost = lost.extend
     engine.start()
     client = Client(engine)
     paths = []
