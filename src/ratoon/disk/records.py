@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -72,10 +73,14 @@ class Records:
         self._db = Database(folder / FILE, [_ERASE, *_TABLES], "replies are not kept on disk")
         self._clock = clock
 
+    @property
+    def _is_there(self) -> bool:
+        return os.path.exists(self._db.file)  # false, too, where it can't be known
+
     def load(self, owner: str) -> list[tuple[str, bytes]]:
         """Name and content of the owner's records, least recently used first. A damaged one is
         removed."""
-        if not self._db.file.exists():
+        if not self._is_there:
             return []
         rows = self._db.run(lambda db: list(_read_checked(db, owner)))
         bad = [row for row in rows or () if row.fault]
@@ -106,7 +111,7 @@ class Records:
 
     def total(self) -> tuple[int, int]:
         """How many records there are, of all owners, and their bytes."""
-        if not self._db.file.exists():
+        if not self._is_there:
             return 0, 0
         total = self._db.run(
             lambda db: db.execute("SELECT COUNT(*), TOTAL(n_bytes) FROM records").fetchone()
@@ -115,7 +120,7 @@ class Records:
 
     def prune(self, used_before_s: float) -> int:
         """Remove all owners' records that were not used since; how many. Gives back the space."""
-        if not self._db.file.exists():
+        if not self._is_there:
             return 0
         statement = "DELETE FROM records WHERE used_s <= ?"
         n = self._db.write(lambda db: db.execute(statement, (used_before_s,)).rowcount)
@@ -126,7 +131,7 @@ class Records:
 
     def check(self) -> tuple[int, list[Fault]]:
         """How many records are sound, and what is wrong with the others. Changes nothing."""
-        if not self._db.file.exists():
+        if not self._is_there:
             return 0, []
         try:
             with contextlib.closing(_read_only(self._db.file)) as db:

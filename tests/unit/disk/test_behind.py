@@ -258,6 +258,22 @@ def test_a_read_only_folder_costs_what_is_new(
     assert warnings_of(caplog)
 
 
+def test_a_folder_that_may_not_be_entered_is_as_good_as_none(
+    open_to_all: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = open_to_all / "inner"
+    with opened(folder) as store:
+        put(store, "a")
+    open_to_all.chmod(0o600)
+    with read_only(folder), opened(folder) as store:
+        assert store.load() == []
+        put(store, "b")
+        assert not store.flush(LONG_S)
+    open_to_all.chmod(0o700)
+    assert len(warnings_of(caplog)) == 1
+    assert names(folder) == ["a"]
+
+
 def test_a_folder_that_cant_be_is_told_once_and_used_when_it_can(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
