@@ -111,6 +111,8 @@ class DiskStore:
         self._n_bytes = self._folder.n_bytes
         mine = [row for row in self._folder.rows.values() if row.fingerprint == self._fingerprint]
         self._known.update(row.key for row in mine)
+        if n_others := len(self._folder.rows) - len(mine):
+            log.info("%d states of other models, builds or settings are left alone", n_others)
         return sorted(mine, key=lambda row: row.used_s, reverse=True)
 
     # --- from the engine thread ----------------------------------------------------------------
