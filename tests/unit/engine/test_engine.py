@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import queue
 import re
@@ -25,13 +26,12 @@ class Client:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.n = 0
+        self._ids = itertools.count(1)
 
     def ask(self, text: str, max_tokens: int = 1000) -> queue.Queue[Event]:
         events: queue.Queue[Event] = queue.Queue()
-        self.n += 1
         prompt = chatml(self.engine.model, text)
-        self.engine.submit(Request(f"r{self.n}", prompt, max_tokens, emit=events.put))
+        self.engine.submit(Request(f"r{next(self._ids)}", prompt, max_tokens, emit=events.put))
         return events
 
 
