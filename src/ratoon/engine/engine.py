@@ -105,9 +105,11 @@ class Engine:
         """Finish the step under way, fail what is unfinished, write what is worth keeping to disk,
         close the model."""
         with self._wake:
-            self._is_stopping = True
+            was_stopping, self._is_stopping = self._is_stopping, True
             self._wake.notify()
-        if self._thread is not None:
+        if self._thread is None and not was_stopping:
+            self._shut_down()  # it was stepped by hand
+        elif self._thread is not None:
             self._thread.join(timeout_s + self._flush_s)
             if self._thread.is_alive():
                 log.warning("the engine did not stop within %.0f s", timeout_s)
@@ -166,6 +168,10 @@ class Engine:
             except Exception as error:  # the thread's boundary: the server outlives a bad step
                 log.exception("a step failed")
                 self._recover(InternalError(f"internal error: {type(error).__name__}"))
+        self._shut_down()
+
+    def _shut_down(self) -> None:
+        """End every request, and keep what is worth it."""
         self._drain_inbox()
         with self._lock:
             emissions = self.scheduler.stop(_shutting_down(), self._clock())
