@@ -190,6 +190,10 @@ class DiskStore:
     def _load_and_leave(self, key: str) -> memoryview | None:
         try:
             return self.load(key)
+        except Exception:  # the thread's boundary: whoever waits for it must be told
+            log.exception("reading a snapshot failed")
+            self._note_lost(key)
+            return None
         finally:
             with self._wake:
                 del self._reads[key]

@@ -318,6 +318,20 @@ def test_one_read_serves_all_who_wait_for_it(
         assert store.stats()["disk_loaded"] == 1
 
 
+def test_who_waits_for_a_read_is_told_whatever_goes_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def load(*_: object) -> object:
+        raise ValueError("mmap length is greater than file size")
+
+    with opened(tmp_path) as store:
+        (key,) = keep(store, STATES[0])
+        monkeypatch.setattr(StateFiles, "load", load)
+        assert store.prefetch(key).result(LONG_S) is None
+        assert store.take_lost() == [key]
+        assert "mmap length" in caplog.text
+
+
 def test_a_bug_in_a_job_does_not_end_the_tier(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
