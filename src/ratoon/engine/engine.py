@@ -263,12 +263,14 @@ class Engine:
                     self.model.rewind(op.seq_id, _filled(op.snapshot), op.snapshot.n_tokens)
 
     def _save(self, op: Save, *, is_lost: bool) -> None:
+        if is_lost:  # left unfilled, so what this plan restores from it is lost, too
+            with self._lock:
+                self.cache.forget(op.snapshot)
+            return
         save = self.model.save_part if op.snapshot.is_part else self.model.save
         data = save(op.seq_id)
         with self._lock:
             self.cache.fill(op.snapshot, data, self._clock())
-            if is_lost:
-                self.cache.forget(op.snapshot)
 
     def _forward(self, plan: StepPlan) -> None:
         try:
