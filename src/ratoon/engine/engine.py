@@ -177,7 +177,7 @@ class Engine:
         """A step broke half-way, so the books and the device may differ: start both afresh."""
         self._fail_running(error)
         with self._lock:
-            self.cache.reset(self._clock())
+            self.cache.reset()
         for seq_id in range(self.model.shape.n_seq):
             self.model.drop(SeqId(seq_id), 0)
 
@@ -237,7 +237,7 @@ class Engine:
                 with self._lock:
                     self.cache.forget(op.snapshot)
         with self._lock:
-            self.cache.disk.release(self._clock())
+            self.cache.disk.release()
             if lost:
                 self.scheduler.requeue(lost, self._clock())
         return bool(lost)

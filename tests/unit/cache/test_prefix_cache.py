@@ -44,7 +44,8 @@ class FakeDevice:
     def execute(self) -> None:
         for op in self.cache.take_ops():
             self._one(op)
-        self.cache.disk.release(self.now)
+        self.cache.disk.release()
+        self.cache.disk.expire(self.now)
         assert not self.to_rewind
 
     def _one(self, op: CacheOp) -> None:
