@@ -265,16 +265,14 @@ class DiskTier:
         return Keep(node, node.tokens, saved, None, node.n_tokens, (stored.key,))
 
     def keep(self, keep: Keep, key: str, now: float) -> None:
-        """It is being written; ``lose`` follows if that fails."""
-        for old in keep.replaces:
-            self._take(old)
+        """It is being written; ``lose`` follows if that fails. What it replaces is there until
+        ``lose`` tells otherwise."""
         snapshot = keep.snapshot
         stored = Snapshot(snapshot.n_tokens, snapshot.n_bytes, snapshot.is_part)
         self._place(keep.node, Stored(key, stored))
         for node in list(keep.node.ancestors())[1:]:
             if node.stored is not None and self._can_shrink(node):
                 self.consider(node, now)
-            self._tree.prune(node)
 
     def _can_shrink(self, node: Node) -> bool:
         """Whether its file has a whole state of which a part would do."""

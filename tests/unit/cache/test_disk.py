@@ -38,6 +38,7 @@ def kept(cache: PrefixCache, now: float = 0.0, *, is_idle: bool = True) -> list[
     keeps: list[Keep] = []
     while (keep := cache.disk.next_keep(now, is_idle=is_idle)) is not None:
         cache.disk.keep(keep, str(keep.tokens), now)
+        cache.disk.lose(keep.replaces)
         keeps.append(keep)
     cache.check()
     return keeps
@@ -168,6 +169,20 @@ def test_a_conversation_is_kept_again_when_it_has_grown_or_rests() -> None:
     (third,) = kept(cache, 9.0)
     assert third.replaces == (str(grown),)
     assert len(cache.disk) == 1
+
+
+def test_what_was_to_be_replaced_is_used_when_writing_fails() -> None:
+    cache = new_cache()
+    tokens, grown = list(range(100)), list(range(130))
+    finish(cache, acquire(cache, tokens), tokens)
+    kept(cache)
+    finish(cache, acquire(cache, grown), grown)
+    keep = cache.disk.next_keep(SETTLED_S, is_idle=True)
+    assert keep is not None
+    cache.disk.keep(keep, "long", SETTLED_S)
+    cache.disk.lose(["long"])
+    cache.discard_parked({slot.seq_id for slot in cache.pool.parked})
+    assert cache.acquire([*grown, 7], (), SETTLED_S) == Wait(100)
 
 
 def test_a_state_at_a_fork_is_not_replaced_by_its_branches() -> None:

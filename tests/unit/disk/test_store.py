@@ -183,8 +183,10 @@ def test_a_longer_state_replaces_a_shorter_one_when_it_is_safe(tmp_path: Path, g
         assert long is not None
         assert gate.has_arrived.wait(LONG_S)
         assert loaded(store, short) is not None
+        assert store.take_lost() == []
         gate.is_open.set()
         assert store.flush(LONG_S)
+        assert store.take_lost() == [short]
         assert store.load(short) is None
         assert loaded(store, long) == STATES[2].data
         assert loaded(store, other) is not None, "nothing was evicted for it"
