@@ -27,6 +27,7 @@ log = logging.getLogger("ratoon.disk")
 SUFFIX = ".state"
 STATE_NAME: Final = re.compile(r"([0-9a-f]{32})\.state")
 _PART: Final = re.compile(r"\.[0-9a-f]{32}\.part")
+_OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe of that name would hold us up
 _WRITE_BYTES = 8 << 20  # at once; between two of these other threads run
 
 
@@ -106,7 +107,7 @@ class StateFiles:
 
     @contextlib.contextmanager
     def _opened(self, key: str) -> Iterator[int]:
-        fd = os.open(self.path(key), os.O_RDONLY | os.O_NOFOLLOW)
+        fd = os.open(self.path(key), _OPEN)
         try:
             yield fd
         finally:
@@ -165,7 +166,7 @@ def _create_locked(part: Path) -> int | None:
 
 def _remove_abandoned(part: Path) -> bool:
     """Remove a temporary file that nobody holds. Raises FileNotFoundError, OSError."""
-    fd = os.open(part, os.O_RDONLY | os.O_NOFOLLOW)
+    fd = os.open(part, _OPEN)
     try:
         if not _lock(fd, fcntl.LOCK_EX):
             return False

@@ -183,7 +183,7 @@ class Engine:
         """A step broke half-way, so the books and the device may differ: start both afresh."""
         self._fail_running(error)
         with self._lock:
-            self.cache.reset(self._clock())
+            self.cache.reset()
         for seq_id in range(self.model.shape.n_seq):
             self.model.drop(SeqId(seq_id), 0)
 
@@ -243,7 +243,7 @@ class Engine:
                 with self._lock:
                     self.cache.forget(op.snapshot)
         with self._lock:
-            self.cache.disk.release(self._clock())
+            self.cache.disk.release()
             if lost:
                 self.scheduler.requeue(lost, self._clock())
         return bool(lost)
@@ -269,12 +269,14 @@ class Engine:
                     self.model.rewind(op.seq_id, _filled(op.snapshot), op.snapshot.n_tokens)
 
     def _save(self, op: Save, *, is_lost: bool) -> None:
+        if is_lost:  # left unfilled, so what this plan restores from it is lost, too
+            with self._lock:
+                self.cache.forget(op.snapshot)
+            return
         save = self.model.save_part if op.snapshot.is_part else self.model.save
         data = save(op.seq_id)
         with self._lock:
             self.cache.fill(op.snapshot, data, self._clock())
-            if is_lost:
-                self.cache.forget(op.snapshot)
 
     def _forward(self, plan: StepPlan) -> None:
         try:

@@ -19,7 +19,7 @@ from ratoon.engine.model import Model
 log = logging.getLogger("ratoon.engine")
 
 MAX_KNOWN_TOKENS = 4_000_000  # a known token takes about 40 bytes of memory
-LOOK_S = 0.1  # between two looks at what is due while nothing runs
+LOOK_S = 0.1  # between two looks at what is due or was read while nothing runs
 
 Read = tuple[str, memoryview | None]
 
@@ -58,10 +58,11 @@ class Keeper:
     @property
     def pause_s(self) -> float | None:
         """How long the engine may sleep; ``None``: until it is called."""
-        return LOOK_S if self.cache.disk.has_due else None
+        disk = self.cache.disk
+        return LOOK_S if disk.has_due or disk.has_read else None
 
     def collect(self) -> None:
-        """Take in what was read, and what is gone."""
+        """Take in what was read, and what is gone; let go what nobody came for."""
         lost, arrived = self.store.take_lost(), list[tuple[str, memoryview]]()
         while not self._read.empty():
             key, data = self._read.get()
@@ -69,10 +70,12 @@ class Keeper:
                 lost.append(key)
             else:
                 arrived.append((key, data))
+        now = self.clock()
         with self.lock:
             self.cache.disk.lose(lost)
             for key, data in arrived:
-                self.cache.disk.arrive(key, data, self.clock())
+                self.cache.disk.arrive(key, data, now)
+            self.cache.disk.expire(now)
 
     def run_errands(self) -> None:
         """Pass on what the cache wants of files."""

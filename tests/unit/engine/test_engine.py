@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from ratoon.cache.placement import SeqId
+from ratoon.cache.placement import Drop, Restore, Save, SeqId, Snapshot
 from ratoon.engine.dummy import DummyModel
 from ratoon.engine.engine import Engine, EngineConfig, ForcedTokens
 from ratoon.engine.events import Event, Failed, Finished, FinishReason, Started, Token
@@ -279,6 +279,15 @@ def test_a_refused_or_bad_snapshot_costs_one_computation(kind: type[DummyModel])
     assert engine.inspect()["cache"]["host_snapshots"] == 0  # type: ignore[index]
     engine.cache.check()
     engine.stop()
+
+
+def test_what_is_saved_of_a_lost_sequence_is_lost_too() -> None:
+    """As when the sequences are compacted in the plan that also restores one."""
+    model, seq_id = DummyModel(n_ctx=4096), SeqId(0)
+    engine = Engine(model, EngineConfig())
+    bad, moved = Snapshot(1, 5, data=memoryview(b"wrong")), Snapshot(1, 4)
+    ops = [Restore(bad, seq_id, 1), Save(seq_id, moved), Drop(seq_id), Restore(moved, seq_id, 1)]
+    assert engine._execute(ops), "nothing may be computed on it"
 
 
 def test_a_listener_that_is_gone_hurts_nobody(engine: Engine) -> None:
