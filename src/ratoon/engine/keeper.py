@@ -105,6 +105,8 @@ class Keeper:
 
     def _put(self, keep: Keep, wait_s: float) -> None:
         snapshot = keep.snapshot
+        if snapshot.n_bytes > self.store.config.max_bytes:
+            return  # it would be copied in vain
         if keep.seq_id is not None:
             snapshot.data = self.model.save(keep.seq_id)
             snapshot.n_bytes = len(snapshot.data)
