@@ -36,6 +36,11 @@ class StateFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._is_closed = False
+
+    def close(self) -> None:
+        """End the loads under way, and all others."""
+        self._is_closed = True
 
     def create(self) -> None:
         """Make the folder, for this user only: snapshots hold prompts. Raises OSError."""
@@ -96,12 +101,12 @@ class StateFiles:
 
     def load(self, key: str, fingerprint: str | None) -> tuple[Head, memoryview]:
         """The head and the mapped payload, every byte checked; the fingerprint may be any if
-        ``None``. Raises FileNotFoundError, OSError, BadSnapshot."""
+        ``None``. Raises FileNotFoundError, InterruptedError, OSError, BadSnapshot."""
         with self._opened(key) as fd:
             # the mapping keeps a copy of fd, and with it the lock, until the last view is gone
             _lock(fd, fcntl.LOCK_SH)
             head = _checked_head(fd, key, fingerprint)
-            check_payload(fd, head)
+            check_payload(fd, head, lambda: not self._is_closed)
             mapped = mmap.mmap(fd, head.n_bytes, access=mmap.ACCESS_READ)
         return head, memoryview(mapped)[head.n_head :]
 

@@ -209,7 +209,7 @@ class DiskStore:
                 return None
         try:
             _, view = self._files.load(key, self._fingerprint)
-        except FileNotFoundError:
+        except (FileNotFoundError, InterruptedError):
             self._note_lost(key)
         except ForeignSnapshot as error:
             log.warning("the snapshot %s is not used: %s", self._files.path(key), error)
@@ -276,6 +276,7 @@ class DiskStore:
                 log.warning("up to %d states are not kept: no time left", len(self._pending))
             self._is_closing = True
             self._wake.notify_all()
+        self._files.close()  # a process does not end before its reader
         self._reader.shutdown(wait=False)
         self._writer.join(timeout_s)
 

@@ -29,6 +29,7 @@ log = logging.getLogger("ratoon.engine")
 # and so are they. An end-of-turn token ends the reply; without one the model goes on by itself.
 ForcedTokens = Callable[[Request], Sequence[int]]
 
+PAUSE_S = 0.01  # between two looks for what is read; a look at a long prompt takes milliseconds
 COPY_TAIL = 64  # where a fork copies the whole state, losing this much is cheaper
 
 
@@ -207,11 +208,17 @@ class Engine:
         if self._keeper is not None:
             self._keeper.run_errands()
         if plan.is_empty:
-            time.sleep(0.001)  # only waiting requests; nothing can be done for them this instant
+            self._pause()
         elif not self._execute(plan.ops):
             self._forward(plan)
         if self._keeper is not None:
             self._keeper.keep(is_idle=self.scheduler.is_idle)
+
+    def _pause(self) -> None:
+        """Only requests that wait for a file are there, so there is nothing to do this instant."""
+        with self._wake:
+            if not (self._inbox or self._cancelled or self._is_stopping):
+                self._wake.wait(PAUSE_S)
 
     def _drain_inbox(self) -> None:
         with self._wake:

@@ -105,6 +105,8 @@ class Keeper:
 
     def _put(self, keep: Keep, wait_s: float) -> None:
         snapshot = keep.snapshot
+        if snapshot.n_bytes > self.store.config.max_bytes:
+            return  # it would be copied in vain
         if keep.seq_id is not None:
             snapshot.data = self.model.save(keep.seq_id)
             snapshot.n_bytes = len(snapshot.data)
@@ -118,7 +120,14 @@ class Keeper:
 
     def close(self, timeout_s: float) -> None:
         """Write what is worth keeping, as far as time allows, and close the store."""
-        until = time.monotonic() + timeout_s
+        try:
+            self._put_all(time.monotonic() + timeout_s)
+        except Exception:  # what could not be kept is no reason to lose what is being written
+            log.exception("keeping states at the end failed")
+        finally:
+            self.store.close()
+
+    def _put_all(self, until: float) -> None:
         with self.lock:
             keeps = self.cache.disk.all_keeps(
                 self.cache.pool.parked, self.cache.host.nodes, self.clock()
@@ -129,4 +138,3 @@ class Keeper:
                 break
             self._put(keep, left_s)
         self.store.flush(max(0.0, until - time.monotonic()))
-        self.store.close()

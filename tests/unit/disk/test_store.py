@@ -7,11 +7,12 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ratoon.disk.files import StateFiles
-from ratoon.disk.format import Kind
+from ratoon.disk.format import Kind, check_payload
 from ratoon.disk.store import DiskStore
 from tests.unit.disk.states import (
     LONG_S,
@@ -318,6 +319,27 @@ def test_one_read_serves_all_who_wait_for_it(
         go.set()
         assert future.result(LONG_S) == STATES[0].data
         assert store.stats()["disk_loaded"] == 1
+
+
+def test_closing_does_not_wait_for_a_long_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    has_begun, go = threading.Event(), threading.Event()
+    original = check_payload
+
+    def check(*args: Any) -> None:
+        has_begun.set()
+        assert go.wait(LONG_S)
+        original(*args)
+
+    with opened(tmp_path) as store:
+        (key,) = keep(store, STATES[0])
+        monkeypatch.setattr("ratoon.disk.files.check_payload", check)
+        future = store.prefetch(key)
+        assert has_begun.wait(LONG_S)
+    go.set()
+    assert future.result(LONG_S) is None
+    assert caplog.records == []
 
 
 def test_who_waits_for_a_read_is_told_whatever_goes_wrong(

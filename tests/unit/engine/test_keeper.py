@@ -215,6 +215,29 @@ def test_what_was_read_for_nobody_is_let_go_though_nothing_runs(
     second.engine.stop()
 
 
+def test_the_store_is_closed_even_if_keeping_fails(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Server(tmp_path)
+    server.engine.cache.disk.consider = lambda *_: None  # type: ignore[method-assign]
+    server.ask(TEXT)
+    server.engine.model.save = lambda _: 1 / 0  # type: ignore[method-assign]
+    server.engine.stop()
+    assert "ZeroDivisionError" in caplog.text
+    assert not server.store._writer.is_alive()
+
+
+def test_what_is_too_large_for_the_disk_is_not_copied(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Server(tmp_path)
+    server.store.config = DiskConfig(100)
+    server.engine.model.save = lambda _: 1 / 0  # type: ignore[method-assign]
+    assert server.ask(TEXT)[0] == TEXT
+    server.engine.stop()
+    assert "ZeroDivisionError" not in caplog.text
+
+
 def test_no_time_to_flush(tmp_path: Path) -> None:
     first = Server(tmp_path, flush_s=0.0)
     first.ask(TEXT)
