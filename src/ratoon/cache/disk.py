@@ -65,9 +65,9 @@ class DiskTier:
         return len(self._nodes)
 
     @property
-    def has_due(self) -> bool:
-        """Whether a state may be worth a file."""
-        return bool(self._due)
+    def n_due(self) -> int:
+        """States that may be worth a file."""
+        return len(self._due)
 
     @property
     def has_read(self) -> bool:

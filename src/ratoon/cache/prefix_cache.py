@@ -423,6 +423,7 @@ class PrefixCache:
             "host_max_bytes": self.config.host_bytes,
             "host_snapshots": len(self.host),
             "host_evictions": self.host.n_evicted,
+            "disk_due": self.disk.n_due,
             "compactions": self.n_compactions,
             "tree_nodes": sum(1 for _ in self.tree.root.subtree()) - 1,
         }

@@ -59,7 +59,7 @@ class Keeper:
     def pause_s(self) -> float | None:
         """How long the engine may sleep; ``None``: until it is called."""
         disk = self.cache.disk
-        return LOOK_S if disk.has_due or disk.has_read else None
+        return LOOK_S if disk.n_due or disk.has_read else None
 
     def collect(self) -> None:
         """Take in what was read, and what is gone; let go what nobody came for."""
@@ -96,7 +96,7 @@ class Keeper:
 
     def keep(self, *, is_idle: bool) -> None:
         """Have the next state written that is worth it, if the writer has nothing else to do."""
-        if not self.cache.disk.has_due or not self.store.is_ready:
+        if not self.cache.disk.n_due or not self.store.is_ready:
             return
         with self.lock:
             keep = self.cache.disk.next_keep(self.clock(), is_idle=is_idle)

@@ -237,7 +237,7 @@ def test_nothing_is_due_without_a_disk() -> None:
     cache = PrefixCache(config())
     tokens = list(range(100))
     finish(cache, acquire(cache, tokens), tokens)
-    assert not cache.disk.has_due
+    assert not cache.disk.n_due
 
 
 def test_a_longer_whole_state_leaves_only_the_part_of_a_shorter_one() -> None:
