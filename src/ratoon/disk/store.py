@@ -239,7 +239,7 @@ class DiskStore:
 
     def take_lost(self) -> list[str]:
         """Keys handed out that lead nowhere any more, since the last call: evicted, replaced,
-        refused, or not written. The tree should forget them; loading one is a miss, not an error."""
+        refused, or not written. The tree should forget them; loading one is a miss, no error."""
         with self._wake:
             lost, self._lost = self._lost, []
         return lost
