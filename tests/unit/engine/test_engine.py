@@ -286,8 +286,8 @@ def test_what_is_saved_of_a_lost_sequence_is_lost_too() -> None:
     model, seq_id = DummyModel(n_ctx=4096), SeqId(0)
     engine = Engine(model, EngineConfig())
     bad, moved = Snapshot(1, 5, data=memoryview(b"wrong")), Snapshot(1, 4)
-    ops = [Restore(bad, seq_id, 1), Save(seq_id, moved), Drop(seq_id), Restore(moved, seq_id, 1)]
-    assert engine._execute(ops), "nothing may be computed on it"
+    compacted = Save(seq_id, moved), Drop(seq_id), Restore(moved, seq_id, 1)
+    assert engine._execute([Restore(bad, seq_id, 1), *compacted]), "nothing may be computed on it"
 
 
 def test_a_listener_that_is_gone_hurts_nobody(engine: Engine) -> None:

@@ -77,6 +77,10 @@ class Server:
         self.store.close()
 
 
+def fail(seq_id: SeqId) -> memoryview:
+    raise ZeroDivisionError
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_restart_loses_nothing(tmp_path: Path, kind: MemoryKind) -> None:
     first = Server(tmp_path, DummyModel(n_ctx=8192, n_batch=64, memory=kind))
@@ -221,7 +225,7 @@ def test_the_store_is_closed_even_if_keeping_fails(
     server = Server(tmp_path)
     server.engine.cache.disk.consider = lambda *_: None  # type: ignore[method-assign]
     server.ask(TEXT)
-    server.engine.model.save = lambda _: 1 / 0  # type: ignore[method-assign]
+    server.engine.model.save = fail  # type: ignore[method-assign]
     server.engine.stop()
     assert "ZeroDivisionError" in caplog.text
     assert not server.store._writer.is_alive()
@@ -232,7 +236,7 @@ def test_what_is_too_large_for_the_disk_is_not_copied(
 ) -> None:
     server = Server(tmp_path)
     server.store.config = DiskConfig(100)
-    server.engine.model.save = lambda _: 1 / 0  # type: ignore[method-assign]
+    server.engine.model.save = fail  # type: ignore[method-assign]
     assert server.ask(TEXT)[0] == TEXT
     server.engine.stop()
     assert "ZeroDivisionError" not in caplog.text
