@@ -39,7 +39,8 @@ N_SAMPLES = 60  # replies that are compared
 N_TYPICAL = 500  # tokens of a state, for the budgets
 HANG_UPS = 0.08
 WATCH_S = 0.5
-LONG_LIFE = 150  # requests after which a process's memory is looked at, without the first third
+N_WARM = 700  # requests until all that has a limit is full, 512 remembered prompts among them
+N_LOOKED_AT = 300  # further requests over which memory is looked at
 MAX_SLOPE = 4.0  # MB for 1,000 requests
 TIMEOUT_S = 120.0
 
@@ -53,11 +54,17 @@ class Life:
     figures: dict[str, int] = field(default_factory=dict)
 
     @property
+    def is_long(self) -> bool:
+        return self.n_served >= N_WARM + N_LOOKED_AT
+
+    @property
+    def warm(self) -> list[tuple[int, int]]:
+        return [(n, rss) for n, rss in self.memory if n >= N_WARM]
+
+    @property
     def slope(self) -> float:
-        """MB for 1,000 requests, once it is warm."""
-        n_warm = self.n_served // 3
-        warm = [(n, rss) for n, rss in self.memory if n >= n_warm]
-        ns, sizes = zip(*warm, strict=True)
+        """MB for 1,000 requests, of one that lived long."""
+        ns, sizes = zip(*self.warm, strict=True)
         return statistics.linear_regression(ns, sizes).slope * 1000 / 1e6
 
 
@@ -214,10 +221,9 @@ async def reply_to(client: httpx.AsyncClient, url: str, body: dict[str, Any]) ->
 
 
 def life_spans(rng: random.Random, n_requests: int) -> Iterator[int]:
-    """Requests until each end. Most come soon, for many restarts; two late, to see memory grow."""
-    for share in (0.4, 0.25):
-        yield from (rng.randint(2, 50) for _ in range(6))
-        yield int(share * n_requests)
+    """Requests until each end: soon, for many restarts, but for one that shows if memory grows."""
+    yield from (rng.randint(2, 50) for _ in range(6))
+    yield int(0.6 * n_requests)
     while True:
         yield rng.randint(2, 50)
 
@@ -238,12 +244,12 @@ def report(soak: Soak) -> list[str]:
     say(f"{len(soak.lives)} processes; requests and ends: {dict(soak.counts)}")
     figures = ("host_evictions", "disk_written", "disk_loaded", "disk_evicted", "disk_bad")
     say(", ".join(f"{name} {sums[name]}" for name in figures))
-    long = [life for life in soak.lives if life.n_served >= LONG_LIFE and len(life.memory) > 20]
+    long = [life for life in soak.lives if life.is_long]
     for life in long:
-        first, last = life.memory[len(life.memory) // 3][1], life.memory[-1][1]
+        first, last = life.warm[0][1], life.warm[-1][1]
         say(
-            f"memory over {life.n_served} requests: {first / 1e6:.1f} to {last / 1e6:.1f} MB, "
-            f"slope {life.slope:+.2f} MB/1,000 requests"
+            f"memory after {N_WARM} and {life.n_served} requests: {first / 1e6:.1f} and "
+            f"{last / 1e6:.1f} MB, slope {life.slope:+.2f} MB/1,000 requests"
         )
     missing = [f"{name} is 0" for name in figures[:-1] if not sums[name]]
     if not long:

@@ -110,7 +110,9 @@ def example(schema: Any, rng: random.Random, root: dict[str, Any]) -> Any:
             return example(rng.choice(schema[key]), rng, root)
     if schema.get("type") == "object":
         properties = schema.get("properties", {})
-        wanted = schema.get("required", [])
+        # a call says something, also where nothing is required
+        easy = sorted(name for name, value in properties.items() if "pattern" not in value)
+        wanted = schema.get("required") or rng.sample(easy, min(1, len(easy)))
         return {name: example(properties.get(name, {}), rng, root) for name in wanted}
     if schema.get("type") == "array":
         n = max(1, schema.get("minItems", 1))

@@ -25,6 +25,7 @@ LAYERS: list[set[str]] = [
     {"cache", "disk", "reuse"},
     {"engine", "chat"},
     {"api", "router", "console", "bench", "client"},
+    {"kept"},
     {"build"},
     {"cli"},
 ]
@@ -42,7 +43,14 @@ PLACES = {
     "rich": {"cli"},
     "jinja2": {"chat"},
     "llguidance": {"chat.grammar.compiler"},
-    "threading": {"engine.engine", "engine.keeper", "reuse.replies", "cli.serve", "disk.store"},
+    "threading": {
+        "engine.engine",
+        "engine.keeper",
+        "reuse.replies",
+        "cli.serve",
+        "disk.store",
+        "disk.behind",
+    },
     "fcntl": {"disk"},
     "matplotlib": {"bench.plot"},
     "xllamacpp": {"bench.peer"},

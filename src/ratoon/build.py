@@ -19,6 +19,7 @@ from ratoon.chat.normalise import Rules
 from ratoon.chat.render import Renderer
 from ratoon.chat.template import ChatTemplate
 from ratoon.config import Settings
+from ratoon.disk.behind import WriteBehind
 from ratoon.disk.store import DiskConfig, DiskStore
 from ratoon.engine.dummy import DummyModel
 from ratoon.engine.engine import Engine, EngineConfig
@@ -28,6 +29,7 @@ from ratoon.engine.model import Model
 from ratoon.engine.options import ModelOptions
 from ratoon.engine.request import SamplingParams
 from ratoon.errors import ConfigError, ModelError
+from ratoon.kept import open_memory, open_records
 from ratoon.reuse.replies import ReplyMemory
 from ratoon.weights import find_weights
 
@@ -43,31 +45,43 @@ class Server:
 
     app: Callable[..., Any]
     engine: Engine
+    records: WriteBehind | None = None  # where replies are kept on disk
+
+    def close(self) -> None:
+        """Let what is remembered reach the disk, within seconds; call it when no reply is open."""
+        if self.records is not None:
+            self.records.close()
 
 
 def build(settings: Settings, progress: Callable[[float], None] | None = None) -> Server:
     """Wire a server. ``progress`` hears the loaded share of the model, from 0 to 1."""
     model = _load(settings, progress)
-    replies = ReplyMemory(settings.replay_bytes) if settings.replay else None
+    template = _template_source(settings.chat_template, model)
+    records = open_records(settings, _weights(model), template)
+    replies = open_memory(settings, records)
     engine = Engine(model, _engine_config(settings), store=_store(settings, model))
     if replies is not None:
         engine.on_lost = replies.forget
     service = Service(
         engine,
-        _renderer(settings, model, replies),
+        _renderer(settings, model, template, replies),
         GuideMaker(model.vocab) if settings.constrain_tools else None,
         think=ThinkSwitch(is_locked=not settings.think),
         signer=_signer(settings, engine.model_name),
         settings=_api_settings(settings),
         replies=replies,
     )
-    return Server(create_app(service), engine)
+    return Server(create_app(service), engine, records)
 
 
 def _load(settings: Settings, progress: Callable[[float], None] | None) -> Model:
     if settings.model == DUMMY:
         return DummyModel(n_ctx=settings.n_ctx) if settings.n_ctx else DummyModel()
     return load_model(find_weights(settings), _model_options(settings), progress)
+
+
+def _weights(model: Model) -> Path | None:
+    return model.path if isinstance(model, LlamaModel) else None
 
 
 def _model_options(settings: Settings) -> ModelOptions:
@@ -111,9 +125,10 @@ def _engine_config(settings: Settings) -> EngineConfig:
     )
 
 
-def _renderer(settings: Settings, model: Model, replies: ReplyMemory | None) -> Renderer:
+def _renderer(
+    settings: Settings, model: Model, source: str, replies: ReplyMemory | None
+) -> Renderer:
     vocab = model.vocab
-    source = _template_source(settings.chat_template, model)
     template = ChatTemplate(source, _text(model, vocab.bos_id), _text(model, vocab.eos_id))
     rules = Rules(
         drop_billing=settings.drop_billing,

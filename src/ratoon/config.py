@@ -140,7 +140,7 @@ class Settings(BaseSettings):
         True, description="put echoed replies back into the prompt as the tokens that were sampled"
     )
     replay_bytes: ByteSize = Field(
-        ByteSize(64 << 20), gt=0, description="memory for the replies to put back, e.g. 64MiB"
+        ByteSize(64 << 20), gt=0, description="memory, and disk, for the replies to put back"
     )
 
     log_level: LogLevel = Field("info", description="how much is logged")

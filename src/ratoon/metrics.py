@@ -40,6 +40,9 @@ class Metrics:
         self._replays = self._counter(
             "replays", "Assistant messages in prompts, by what became of them.", "outcome"
         )
+        self._thoughts = self._counter(
+            "thinking_blocks", "Reasoning in requests, by whose signature it has.", "signature"
+        )
         self._active = self._gauge("active_requests", "Requests in the engine.", "state")
         self._tier_bytes = self._gauge("tier_bytes", "Bytes of saved state.", "tier")
         self._tier_tokens = self._gauge("tier_tokens", "Tokens with saved state.", "tier")
@@ -71,6 +74,11 @@ class Metrics:
     def count_replays(self, outcomes: Mapping[str, int]) -> None:
         for outcome, n_times in outcomes.items():
             self._replays.labels(outcome).inc(n_times)
+
+    def count_thoughts(self, n_own: int, n_foreign: int) -> None:
+        """Reasoning came back in a request, signed by us or by somebody else."""
+        self._thoughts.labels("own").inc(n_own)
+        self._thoughts.labels("foreign").inc(n_foreign)
 
     def set_replies(self, n_replies: int, n_bytes: int) -> None:
         """Set the gauges of the replies that are remembered."""

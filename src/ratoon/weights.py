@@ -55,6 +55,11 @@ def check_weights(path: Path) -> Path:
     return path
 
 
+def weight_files(path: Path) -> list[Path]:
+    """All files of a model, by its first."""
+    return [path.with_name(name) for name in part_names(path.name)]
+
+
 def part_names(name: str) -> list[str]:
     """All files of the model that ``name`` belongs to, the first one first."""
     match = _PART.fullmatch(name)

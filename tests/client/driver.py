@@ -70,6 +70,7 @@ class Server:
         self.folder.mkdir(parents=True, exist_ok=True)
         module = "tests.client.scripted_server" if self.is_scripted else "ratoon"
         command = [sys.executable, "-m", module, "serve", "--port", str(self.port), *self.flags]
+        command += ["--cache-dir", str(self.folder / "states")]
         env = {**os.environ, "PYTHONPATH": PYTHONPATH, "RECORDS": str(self._file("jsonl"))}
         with self._file("log").open("wb") as log:
             self._process = self.ground.start(command, cwd=self.work, env=env, out=log, err=log)

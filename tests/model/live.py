@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from ratoon.api.service import Renderer
@@ -54,13 +56,17 @@ class Live:
 
 @contextmanager
 def live(settings: Settings) -> Iterator[Live]:
-    """Build a server, listen on a free port, and stop both at the end."""
-    server = build(settings)
-    app: Any = server.app
-    server.engine.start()
-    try:
-        with serving(app) as url:
-            service = app.state.service
-            yield Live(url, server.engine, service.renderer, service.replies)
-    finally:
-        server.engine.stop()
+    """Build a server, listen on a free port, and stop both at the end. What it keeps on disk goes
+    with it, unless the settings name a folder."""
+    with TemporaryDirectory() as folder:
+        own = {} if settings.cache_dir else {"cache_dir": Path(folder)}
+        server = build(settings.model_copy(update=own))
+        app: Any = server.app
+        server.engine.start()
+        try:
+            with serving(app) as url:
+                service = app.state.service
+                yield Live(url, server.engine, service.renderer, service.replies)
+        finally:
+            server.engine.stop()
+            server.close()

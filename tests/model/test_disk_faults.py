@@ -181,6 +181,7 @@ def test_states_of_another_model_or_setting_are_left_alone(
         with serve(tmp_path, model, *flags_of(more)) as server:
             assert replies_of(server) == cold
             assert server.ended[0].layer == "cold"
+            assert "of other models, builds or settings are left alone" in server.log
             assert server.stop() == 0
             assert "Traceback" not in server.log
     for more in ({"exact": True}, q8_0):  # and back again

@@ -5,7 +5,14 @@ The replies are given to the engine, so that they hold what a model may write an
 
 from __future__ import annotations
 
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +23,7 @@ from anthropic.types import Message
 
 from ratoon.bench.suite import TOOL_TEMPLATE
 from ratoon.config import Settings
+from ratoon.disk.records import FILE, Records
 from ratoon.engine.request import Request
 from tests.model.live import Live, live
 
@@ -55,6 +63,7 @@ class Script:
     """Says what it is told next, in tokens that no tokenizer would choose for it."""
 
     def __init__(self, server: Live) -> None:
+        self.path: list[int] = []  # the tokens of the last prompt and reply
         self._vocab = server.engine.model.vocab
         self._next: list[int] = []
         server.engine.forced_tokens = self._forced
@@ -70,6 +79,7 @@ class Script:
         return n_tokens
 
     def _forced(self, request: Request) -> list[int]:
+        self.path = [*request.prompt, *self._next]
         return self._next
 
 
@@ -81,6 +91,10 @@ class Agent:
         self.messages: list[dict[str, Any]] = [{"role": "user", "content": opening}]
         self.n_known = 0
         self._url = url
+
+    def move(self, server: Live) -> None:
+        """Go on with the conversation on another server."""
+        self._url, self.script = server.url, Script(server)
 
     def ask(self, reply: str, *, is_cut: bool = False, streams: bool = True) -> Message:
         """Send the conversation; ``reply`` is what the model will say."""
@@ -266,6 +280,110 @@ def test_replies_are_kept_as_long_as_their_states(cut4_path: Path) -> None:
             Agent(server.url, script, f"{n} is a number").ask(f"Yes, {n} is.")
             assert 1 <= len(server.replies) <= 3
             assert server.replies.n_bytes <= server.replies.max_bytes
+
+
+def begun(server: Live) -> Agent:
+    """A conversation with two replies, both echoed in other words than they were said."""
+    agent = Agent(server.url, Script(server), "List the files.")
+    (id,) = ids(agent.ask(f"I look.\n{ODD_CALL}"))
+    agent.echo(text("I look."), tool_use(id, "Bash", command="ls", timeout=5000))
+    agent.results(id)
+    agent.ask(" Two files.\n")
+    agent.echo(text(" Two files.\n"))
+    agent.messages.append({"role": "user", "content": "Thank you."})
+    return agent
+
+
+def test_a_new_server_puts_back_what_an_earlier_one_said(cut1_path: Path, tmp_path: Path) -> None:
+    settings = Settings(model=str(cut1_path), n_ctx=1024, cache_dir=tmp_path / "states")
+    with live(settings) as server:
+        agent = begun(server)
+        path = agent.script.path[:-1]  # the template ends the turn itself
+    with live(settings) as server:
+        assert server.replies is not None
+        assert len(server.replies) == 2
+        agent.move(server)
+        known = agent.n_known
+        assert n_read(agent.ask("Bye.")) == known, "the state is there, and the prompt extends it"
+        assert replays(server) == {"replayed": 2}
+        assert agent.script.path[: len(path)] == path
+        agent.echo(text("Bye."))
+        agent.messages.append({"role": "user", "content": "One more."})
+        agent.ask("No.")
+        assert replays(server) == {"replayed": 5}
+    with live(settings) as server:
+        assert server.replies is not None
+        assert len(server.replies) == 4
+
+
+def test_a_server_that_reads_tokens_otherwise_does_not(
+    cut1_path: Path, cut4_path: Path, tmp_path: Path
+) -> None:
+    settings = Settings(model=str(cut1_path), n_ctx=1024, cache_dir=tmp_path)
+    template = tmp_path / "other.jinja"
+    template.write_text(TEMPLATE.read_text(encoding="utf-8") + "{# another #}", encoding="utf-8")
+    with live(settings) as server:
+        agent = begun(server)
+    for change in (
+        {"model": str(cut4_path)},
+        {"chat_template": template},
+        {"tool_dialect": "llama3"},
+        {"disk_bytes": 0},
+    ):
+        with live(settings.model_copy(update=change)) as server:
+            assert server.replies is not None
+            assert len(server.replies) == 0, change
+    with live(settings) as server:
+        agent.move(server)
+        agent.ask("Bye.")
+        assert replays(server) == {"replayed": 2}
+
+
+@contextmanager
+def serving(*flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """``ratoon serve`` in a process of its own, and its address."""
+    command = [sys.executable, "-m", "ratoon", "serve", "--port", "0", *flags]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "NO_COLOR": "1"}
+    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            lines = iter(process.stderr.readline, "")
+            found = next(filter(None, (re.search(r"http://[\d.]+:\d+", line) for line in lines)))
+            yield process, found[0]
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_server_that_ends_leaves_its_replies(
+    cut1_path: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    flags = ("--model", str(cut1_path), "--n-ctx", "1024", "--cache-dir", str(tmp_path))
+    records = Records(tmp_path)
+    body = {"model": "m", "max_tokens": 3, "messages": [{"role": "user", "content": "Hi"}]}
+    with serving(*flags) as (process, url):
+        assert httpx.post(f"{url}/v1/messages", json=body, timeout=120).status_code == 200
+        deadline = time.monotonic() + 60
+        while number == signal.SIGKILL and records.total()[0] == 0:  # it is still on its way
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        records.close()
+        process.send_signal(number)
+        assert process.wait(60) == (-number if number == signal.SIGKILL else 0)
+    is_closed = not (tmp_path / f"{FILE}-wal").exists()
+    assert is_closed == (number != signal.SIGKILL)
+    assert records.check() == (1, [])
+
+
+@pytest.mark.parametrize("change", [{"disk_bytes": 0}, {"replay": False}, {"model": "dummy"}])
+def test_nothing_is_kept_where_nothing_is_asked_for(
+    cut1_path: Path, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    settings = Settings(model=str(cut1_path), n_ctx=1024, cache_dir=tmp_path / "states")
+    with live(settings.model_copy(update=change)) as server:
+        if "model" not in change:
+            begun(server)
+    assert list(tmp_path.glob("states/records*")) == []
 
 
 def test_without_replay_the_clients_words_count(cut4_path: Path) -> None:

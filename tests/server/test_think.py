@@ -53,8 +53,7 @@ def test_omitted_reasoning_leaves_its_signature(
     thought, text = client.messages.create(**body(OMITTED)).content
     assert isinstance(thought, anthropic.types.ThinkingBlock)
     assert (thought.thinking, text.type) == ("", "text")
-    back = wire.ThinkingBlock.model_validate(thought.model_dump())
-    assert service.signer.verifies(back, "Let me see.")
+    assert thought.signature == service.signer.sign("Let me see.")
 
 
 @pytest.mark.parametrize("thinking", [None, {"type": "disabled"}])
@@ -78,6 +77,27 @@ def test_blocks_of_reasoning_are_accepted_back(
         {"role": "user", "content": "more"},
     ]
     assert client.messages.create(**body(ADAPTIVE, messages=messages)).stop_reason == "end_turn"
+
+
+def test_echoed_blocks_are_counted_by_their_signature(
+    client: anthropic.Anthropic, http: httpx.Client, engine: ScriptedEngine
+) -> None:
+    engine.script = say(REPLY)
+    own = client.messages.create(**body(ENABLED)).content[0].model_dump()
+    omitted = client.messages.create(**body(OMITTED)).content[0].model_dump()
+    forged, unsigned = {**own, "thinking": "Let me lie."}, {**own, "signature": ""}
+    blocks = [own, own, forged, unsigned, omitted, {"type": "text", "text": "Yes."}]
+    messages = [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": blocks},
+        {"role": "user", "content": "more"},
+    ]
+    asked = body(ENABLED, messages=messages)
+    client.messages.count_tokens(messages=asked["messages"], model="m")
+    client.messages.create(**asked)
+    page = http.get("/metrics").text
+    assert 'ratoon_thinking_blocks_total{signature="own"} 2.0' in page
+    assert 'ratoon_thinking_blocks_total{signature="foreign"} 2.0' in page
 
 
 def test_the_switch_works_at_run_time(http: httpx.Client, engine: ScriptedEngine) -> None:

@@ -23,7 +23,7 @@ from ratoon.api.search import Round, search_tools, with_searches
 from ratoon.api.service import Service
 from ratoon.api.sse import EventStream
 from ratoon.api.stream import MessageFold, ReplyHead, ReplyStream, WireEvent
-from ratoon.api.think import display_of
+from ratoon.api.think import count_echoes, display_of
 from ratoon.api.usage import has_cache_marks
 from ratoon.chat.parser import ReplyParser
 from ratoon.chat.render import Prompt
@@ -40,6 +40,8 @@ async def create_message(http: HttpRequest) -> Response:
     prompt = await _render(service, asked, http.headers)
     service.metrics.count_normalisations(prompt.fired)
     service.metrics.count_replays(prompt.replays)
+    echoes = await to_thread.run_sync(count_echoes, asked, service.signer)
+    service.metrics.count_thoughts(*echoes)
     head = await _head(service, asked, prompt)
     first = await _round(http, head, asked, prompt, meter)
     batches = first.batches

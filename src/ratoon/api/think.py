@@ -57,10 +57,22 @@ class Signer:
         digest = hmac.digest(self.key, thinking.encode("utf-8", "surrogatepass"), hashlib.sha256)
         return base64.b64encode(digest).decode()
 
-    def verifies(self, block: wire.ThinkingBlock, thinking: str | None = None) -> bool:
-        """``thinking`` is the signed text where the block itself came without."""
-        signature = self.sign(block.thinking if thinking is None else thinking)
+    def verifies(self, block: wire.ThinkingBlock) -> bool:
+        signature = self.sign(block.thinking)
         return hmac.compare_digest(signature.encode(), block.signature.encode())
+
+
+def count_echoes(request: wire.CountTokensRequest, signer: Signer) -> tuple[int, int]:
+    """How many blocks of reasoning in the request are signed by us, and how many are not. One whose
+    text is left out can't be told and is not counted."""
+    blocks = [block for message in request.messages for block in _thoughts(message)]
+    n_own = sum(map(signer.verifies, blocks))
+    return n_own, len(blocks) - n_own
+
+
+def _thoughts(message: wire.Message) -> list[wire.ThinkingBlock]:
+    blocks = () if isinstance(message.content, str) else message.content
+    return [block for block in blocks if isinstance(block, wire.ThinkingBlock) and block.thinking]
 
 
 def display_of(thinking: wire.Thinking | None, thinks: bool) -> Display:

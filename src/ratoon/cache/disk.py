@@ -18,6 +18,8 @@ from ratoon.cache.slots import Slot
 SETTLED_S = 5.0  # a conversation that rests this long is kept whole
 BUSY_S = 30.0  # a state on the device is copied this late while requests run
 MAPPED_S = 30.0  # what was read and is still not used after this long is let go
+LATE_S = 60.0  # what was not read after this long, and the time that a slow disk takes, won't be
+SLOW_BYTES = 50 << 20  # a second
 QUICK_BYTES = 256 << 20  # copying so much takes about a tenth of a second
 MAX_DUE = 1024
 
@@ -63,8 +65,14 @@ class DiskTier:
         return len(self._nodes)
 
     @property
-    def has_due(self) -> bool:
-        return bool(self._due)
+    def n_due(self) -> int:
+        """States that may be worth a file."""
+        return len(self._due)
+
+    @property
+    def has_read(self) -> bool:
+        """Whether a file is being read, or was and is still mapped."""
+        return bool(self._asked)
 
     def take_errands(self) -> Errands:
         """What is wanted since the last call."""
@@ -146,15 +154,24 @@ class DiskTier:
             self._used.append(stored)
             self._errands.used.append(stored.key)
 
-    def release(self, now: float) -> None:
-        """All operations so far were executed: unmap what they used, and what nobody did."""
+    def release(self) -> None:
+        """All operations so far were executed: unmap what they used."""
         for stored in self._used:
             self._unmap(stored)
         self._used.clear()
-        for key in [key for key, since in self._asked.items() if now - since > MAPPED_S]:
-            unused = self._nodes[key].stored
-            if unused is not None and unused.snapshot.data is not None:
-                self._unmap(unused)
+
+    def expire(self, now: float) -> None:
+        """Unmap what nobody used, and do without what does not come: requests wait for it."""
+        late: list[str] = []
+        for key, since in list(self._asked.items()):
+            stored = self._nodes[key].stored
+            if stored is None or now - since <= MAPPED_S:
+                continue
+            if stored.snapshot.data is not None:
+                self._unmap(stored)
+            elif now - since > LATE_S + stored.snapshot.n_bytes / SLOW_BYTES:
+                late.append(key)
+        self.lose(late)
 
     def _unmap(self, stored: Stored) -> None:
         stored.snapshot.data = None
@@ -248,16 +265,14 @@ class DiskTier:
         return Keep(node, node.tokens, saved, None, node.n_tokens, (stored.key,))
 
     def keep(self, keep: Keep, key: str, now: float) -> None:
-        """It is being written; ``lose`` follows if that fails."""
-        for old in keep.replaces:
-            self._take(old)
+        """It is being written; ``lose`` follows if that fails. What it replaces is there until
+        ``lose`` tells otherwise."""
         snapshot = keep.snapshot
         stored = Snapshot(snapshot.n_tokens, snapshot.n_bytes, snapshot.is_part)
         self._place(keep.node, Stored(key, stored))
         for node in list(keep.node.ancestors())[1:]:
             if node.stored is not None and self._can_shrink(node):
                 self.consider(node, now)
-            self._tree.prune(node)
 
     def _can_shrink(self, node: Node) -> bool:
         """Whether its file has a whole state of which a part would do."""

@@ -151,14 +151,14 @@ class PrefixCache:
             if slot.seq_id in seq_ids:
                 self._free(slot)
 
-    def reset(self, now: float) -> None:
+    def reset(self) -> None:
         """The device's contents are unknown: forget every sequence, the operations still to be
         executed, and the snapshots they would have filled. No request may hold a lease."""
         for slot in self.pool.parked:
             self._free(slot)
         self._ops.clear()
         self.host.forget_unfilled()
-        self.disk.release(now)
+        self.disk.release()
 
     def fill(self, snapshot: Snapshot, data: memoryview, now: float) -> None:
         """A decided save was executed."""
@@ -423,6 +423,7 @@ class PrefixCache:
             "host_max_bytes": self.config.host_bytes,
             "host_snapshots": len(self.host),
             "host_evictions": self.host.n_evicted,
+            "disk_due": self.disk.n_due,
             "compactions": self.n_compactions,
             "tree_nodes": sum(1 for _ in self.tree.root.subtree()) - 1,
         }

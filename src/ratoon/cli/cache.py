@@ -24,6 +24,7 @@ from ratoon.disk.files import StateFiles
 from ratoon.disk.folder import Fault, StateFolder, faults
 from ratoon.disk.format import BadSnapshot
 from ratoon.disk.index import Row
+from ratoon.disk.records import Records
 from ratoon.errors import ConfigError
 
 app = typer.Typer(help="The states kept on disk.", no_args_is_help=True)
@@ -75,12 +76,16 @@ def stats(cache_dir: CacheDir = None, json_: AsJson = False) -> None:
     settings = _settings(cache_dir)
     with _folder(settings) as folder:
         rows = list(folder.rows.values())
+    with _records(settings) as records:
+        n_replies, n_reply_bytes = records.total()
     groups = [_group(rows, name) for name in sorted({row.fingerprint for row in rows})]
     total: dict[str, Any] = {
         "folder": str(settings.states_dir),
         "n_states": len(rows),
         "n_bytes": sum(row.n_bytes for row in rows),
         "max_bytes": int(settings.disk_bytes),
+        "n_replies": n_replies,
+        "n_reply_bytes": n_reply_bytes,
     }
     if json_:
         _print_json({**total, "fingerprints": groups})
@@ -94,6 +99,7 @@ def stats(cache_dir: CacheDir = None, json_: AsJson = False) -> None:
     stdout.print(table, markup=False)
     used, budget = _size(total["n_bytes"]), _size(settings.disk_bytes)
     _say(f"{used} of {budget} used in {settings.states_dir}")
+    _say(f"{n_replies:,} replies are kept too, {_size(n_reply_bytes)}")
 
 
 @app.command("verify")
@@ -104,26 +110,19 @@ def verify(
     ] = False,
     json_: AsJson = False,
 ) -> None:
-    """Read every byte of every state; remove what is damaged. Exit code 1 if anything was."""
+    """Read every byte of every state and reply; remove what is damaged. Exit code 1 if anything
+    was."""
     settings = _settings(cache_dir)
-    bad: list[Fault] = []
-    n_sound = 0
-    if settings.states_dir.exists():
-        with _told(settings):
-            for found in faults(StateFiles(settings.states_dir)):
-                if isinstance(found, Fault):
-                    bad.append(found)
-                else:
-                    n_sound += 1
-    if bad and not keep:
-        with _folder(settings) as folder:
-            for fault in bad:
-                folder.discard(fault)
+    n_states, bad_states = _check_states(settings, keep)
+    n_replies, bad_replies = _check_replies(settings, keep)
+    bad = [*bad_states, *bad_replies]
     if json_:
-        _print_json({"n_sound": n_sound, "bad": [{"key": f.key, "reason": f.reason} for f in bad]})
+        views = [{"key": fault.key, "reason": fault.reason} for fault in bad]
+        _print_json({"n_sound": n_states, "n_sound_replies": n_replies, "bad": views})
     else:
         _tell_faults(bad)
-        _say(f"{n_sound} states are sound, {len(bad)} damaged")
+        _say(f"{n_states} states are sound, {len(bad_states)} damaged")
+        _say(f"{n_replies} replies are sound, {len(bad_replies)} damaged")
     if bad:
         raise typer.Exit(1)
 
@@ -139,14 +138,15 @@ def prune(
         str | None,
         typer.Option(metavar="SIZE", help="Evict what is worth least until so much is left."),
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Remove every state.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Remove every state and reply.")] = False,
 ) -> None:
-    """Remove states: by age, down to a size, of one model, or all."""
+    """Remove states: by age, down to a size, of one model, or all; by age and with all, replies."""
     if not (only or older_than or to or all_):
         raise ConfigError("say what to remove: --only, --older-than, --to or --all")
     age_s = _parse_age(older_than) if older_than else 0.0
     max_bytes = _parse_size(to) if to else None
-    with _folder(_settings(cache_dir)) as folder:
+    settings = _settings(cache_dir)
+    with _folder(settings) as folder:
         n_before, n_bytes = len(folder.rows), folder.n_bytes
         if only or older_than or all_:
             for row in _pick(folder, only):
@@ -156,6 +156,9 @@ def prune(
             folder.make_room(0, max_bytes)
         n_removed, n_freed = n_before - len(folder.rows), n_bytes - folder.n_bytes
     _say(f"removed {n_removed} of {n_before} states, {_size(n_freed)}")
+    if (older_than or all_) and not only:
+        with _records(settings) as records:
+            _say(f"removed {records.prune(time.time() - age_s)} replies")
 
 
 @app.command("export")
@@ -211,6 +214,16 @@ def _folder(settings: Settings, *, create: bool = False) -> Iterator[StateFolder
 
 
 @contextmanager
+def _records(settings: Settings) -> Iterator[Records]:
+    """The kept replies; a file that is not there is not made."""
+    records = Records(settings.states_dir)
+    try:
+        yield records
+    finally:
+        records.close()
+
+
+@contextmanager
 def _told(settings: Settings, file: Path | None = None) -> Iterator[None]:
     """What the disk refuses is the user's to know."""
     try:
@@ -218,6 +231,28 @@ def _told(settings: Settings, file: Path | None = None) -> Iterator[None]:
     except OSError as error:
         where = error.filename or file or settings.states_dir
         raise ConfigError(f"can't use {where}: {error.strerror}") from None
+
+
+def _check_states(settings: Settings, keep: bool) -> tuple[int, list[Fault]]:
+    """How many are sound, and what is wrong with the others; these go unless to ``keep``."""
+    if not settings.states_dir.exists():
+        return 0, []
+    with _told(settings):
+        found = list(faults(StateFiles(settings.states_dir)))
+    bad = [each for each in found if isinstance(each, Fault)]
+    if bad and not keep:
+        with _folder(settings) as folder:
+            for fault in bad:
+                folder.discard(fault)
+    return len(found) - len(bad), bad
+
+
+def _check_replies(settings: Settings, keep: bool) -> tuple[int, list[Fault]]:
+    with _records(settings) as records:
+        n_sound, bad = records.check()
+        if bad and not keep:
+            records.repair()
+    return n_sound, bad
 
 
 def _pick(folder: StateFolder, only: str | None) -> list[Row]:

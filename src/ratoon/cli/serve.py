@@ -37,6 +37,7 @@ def run(settings: Settings) -> None:
         server.engine.start()
         _announce(settings, server, listener)
         _serve(server, listener)
+        server.close()
     stderr.print("stopped", style="dim")
 
 

@@ -32,7 +32,10 @@ def export_states(files: StateFiles, keys: Iterable[str], target: Path) -> Repor
     report = Report()
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        with tarfile.open(part, "x", format=tarfile.PAX_FORMAT) as archive:
+        with (
+            open(part, "xb", opener=_private) as stream,
+            tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive,
+        ):
             for key in keys:
                 fault = _pack(archive, files, key)
                 if fault is None:
@@ -44,6 +47,11 @@ def export_states(files: StateFiles, keys: Iterable[str], target: Path) -> Repor
         part.unlink(missing_ok=True)
         raise
     return report
+
+
+def _private(path: str, flags: int) -> int:
+    """For this user only: snapshots hold prompts."""
+    return os.open(path, flags, 0o600)
 
 
 def _pack(archive: tarfile.TarFile, files: StateFiles, key: str) -> Fault | None:

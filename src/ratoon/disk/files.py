@@ -27,6 +27,7 @@ log = logging.getLogger("ratoon.disk")
 SUFFIX = ".state"
 STATE_NAME: Final = re.compile(r"([0-9a-f]{32})\.state")
 _PART: Final = re.compile(r"\.[0-9a-f]{32}\.part")
+_OPEN: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe of that name would hold us up
 _WRITE_BYTES = 8 << 20  # at once; between two of these other threads run
 
 
@@ -35,6 +36,11 @@ class StateFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._is_closed = False
+
+    def close(self) -> None:
+        """End the loads under way, and all others."""
+        self._is_closed = True
 
     def create(self) -> None:
         """Make the folder, for this user only: snapshots hold prompts. Raises OSError."""
@@ -95,18 +101,18 @@ class StateFiles:
 
     def load(self, key: str, fingerprint: str | None) -> tuple[Head, memoryview]:
         """The head and the mapped payload, every byte checked; the fingerprint may be any if
-        ``None``. Raises FileNotFoundError, OSError, BadSnapshot."""
+        ``None``. Raises FileNotFoundError, InterruptedError, OSError, BadSnapshot."""
         with self._opened(key) as fd:
             # the mapping keeps a copy of fd, and with it the lock, until the last view is gone
             _lock(fd, fcntl.LOCK_SH)
             head = _checked_head(fd, key, fingerprint)
-            check_payload(fd, head)
+            check_payload(fd, head, lambda: not self._is_closed)
             mapped = mmap.mmap(fd, head.n_bytes, access=mmap.ACCESS_READ)
         return head, memoryview(mapped)[head.n_head :]
 
     @contextlib.contextmanager
     def _opened(self, key: str) -> Iterator[int]:
-        fd = os.open(self.path(key), os.O_RDONLY | os.O_NOFOLLOW)
+        fd = os.open(self.path(key), _OPEN)
         try:
             yield fd
         finally:
@@ -165,7 +171,7 @@ def _create_locked(part: Path) -> int | None:
 
 def _remove_abandoned(part: Path) -> bool:
     """Remove a temporary file that nobody holds. Raises FileNotFoundError, OSError."""
-    fd = os.open(part, os.O_RDONLY | os.O_NOFOLLOW)
+    fd = os.open(part, _OPEN)
     try:
         if not _lock(fd, fcntl.LOCK_EX):
             return False

@@ -139,13 +139,19 @@ class StateFolder:
         self._take_over_uses()
         now = self._clock()
         evicted: list[str] = []
+        fault: OSError | None = None
         for row in sorted(self.rows.values(), key=lambda row: row.worth(now)):
             if missing <= 0:
                 break
-            if row.key not in replaced and self.files.evict(row.key):
-                evicted.append(row.key)
-                missing -= row.n_bytes
+            try:
+                if row.key not in replaced and self.files.evict(row.key):
+                    evicted.append(row.key)
+                    missing -= row.n_bytes
+            except OSError as error:  # another user's, say: others may go instead
+                fault = error
         self._drop(evicted)
+        if missing > 0 and fault is not None:
+            raise fault
         return missing <= 0, evicted
 
     def missing(self, n_bytes: int, max_bytes: int, replaced: Collection[str] = ()) -> int:

@@ -156,13 +156,16 @@ def read_head(fd: int) -> Head:
     return Head(digest.hex(), Kind(kind), label, tokens, n_spared, n_payload, total, n_head)
 
 
-def check_payload(fd: int, head: Head) -> None:
+def check_payload(fd: int, head: Head, go_on: Callable[[], bool] = lambda: True) -> None:
     """Raise BadSnapshot unless the payload is what was written.
 
-    It is read, not mapped: a read error of a mapped file would end the process.
+    It is read, not mapped: a read error of a mapped file would end the process. ``go_on`` is asked
+    before each block; a no ends it with InterruptedError.
     """
 
     def read(start: int, end: int) -> bytes:
+        if not go_on():
+            raise InterruptedError("it is not wanted any more")
         return os.pread(fd, end - start, head.n_head + start)
 
     if block_sum(head.n_payload, read) != head.payload_sum:

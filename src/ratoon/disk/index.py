@@ -6,38 +6,20 @@ is made anew from them, or done without, and loses no snapshot.
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import math
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
+from ratoon.disk.database import Database
 from ratoon.disk.format import Kind
-
-log = logging.getLogger("ratoon.disk")
-
-T = TypeVar("T")
 
 VERSION = 1
 FILE = f"index-{VERSION}.sqlite3"  # another version's index is left alone
-BUSY_S = 5.0
 HALF_LIFE_S = 86_400.0  # people come back to a session within days
 
-# What may pass by itself. Any other fault means that the file is no sound index.
-_PASSING: Final = {
-    sqlite3.SQLITE_BUSY,
-    sqlite3.SQLITE_LOCKED,
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_READONLY,
-    sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_PERM,
-    sqlite3.SQLITE_NOMEM,
-    sqlite3.SQLITE_PROTOCOL,
-}
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS states (
     key TEXT PRIMARY KEY, fingerprint TEXT NOT NULL, label TEXT NOT NULL, kind INTEGER NOT NULL,
@@ -72,9 +54,7 @@ class Index:
     """The sqlite file of one folder. No method raises: what fails is logged once and left out."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = folder / FILE
-        self._db: sqlite3.Connection | None = None
-        self._has_failed = False
+        self._db = Database(folder / FILE, [_SCHEMA], "hits are not kept")
 
     def rows(self) -> dict[str, Row]:
         """All that is known, of every fingerprint."""
@@ -83,7 +63,7 @@ class Index:
             found = (_row(values) for values in db.execute(f"SELECT {_COLUMNS} FROM states"))
             return {row.key: row for row in found}
 
-        return self._run(read) or {}
+        return self._db.run(read) or {}
 
     def add(self, rows: Iterable[Row]) -> None:
         """A known key keeps its hits."""
@@ -102,66 +82,11 @@ class Index:
         )
 
     def close(self) -> None:
-        if self._db is not None:
-            with contextlib.suppress(sqlite3.Error):
-                self._db.close()
-        self._db = None
+        self._db.close()
 
     def _write(self, statement: str, values: list[tuple[object, ...]]) -> None:
-        if not values:
-            return
-
-        def write(db: sqlite3.Connection) -> None:
-            with db:
-                db.execute("BEGIN IMMEDIATE")
-                db.executemany(statement, values)
-
-        self._run(write)
-
-    def _run(self, use: Callable[[sqlite3.Connection], T]) -> T | None:
-        """``None`` where the index can't be used now. A damaged one is replaced by an empty one."""
-        for is_first in (True, False):
-            try:
-                if self._db is None:
-                    self._db = _connect(self._file)
-                return use(self._db)
-            except (sqlite3.Error, ValueError, TypeError) as error:
-                self.close()
-                if is_first and _is_damage(error):
-                    log.warning("the index %s is damaged (%s); it is made anew", self._file, error)
-                    self._delete()
-                    continue
-                self._tell_once(error)
-                return None
-        return None
-
-    def _delete(self) -> None:
-        for suffix in ("", "-wal", "-shm"):
-            with contextlib.suppress(OSError):
-                self._file.with_name(FILE + suffix).unlink()
-
-    def _tell_once(self, error: Exception) -> None:
-        level = logging.DEBUG if self._has_failed else logging.WARNING
-        self._has_failed = True
-        log.log(level, "the index %s can't be used (%s); hits are not kept", self._file, error)
-
-
-def _connect(file: Path) -> sqlite3.Connection:
-    # used by one thread at a time, but not always by the same
-    db = sqlite3.connect(file, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-    try:
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = NORMAL")
-        db.execute(_SCHEMA)
-    except sqlite3.Error:
-        db.close()
-        raise
-    return db
-
-
-def _is_damage(error: Exception) -> bool:
-    code = getattr(error, "sqlite_errorcode", None)
-    return code is None or code & 0xFF not in _PASSING
+        if values:
+            self._db.write(lambda db: db.executemany(statement, values))
 
 
 def _row(values: tuple[str, str, str, int, int, int, int, int, float]) -> Row:

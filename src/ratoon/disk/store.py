@@ -190,6 +190,10 @@ class DiskStore:
     def _load_and_leave(self, key: str) -> memoryview | None:
         try:
             return self.load(key)
+        except Exception:  # the thread's boundary: whoever waits for it must be told
+            log.exception("reading a snapshot failed")
+            self._note_lost(key)
+            return None
         finally:
             with self._wake:
                 del self._reads[key]
@@ -205,7 +209,7 @@ class DiskStore:
                 return None
         try:
             _, view = self._files.load(key, self._fingerprint)
-        except FileNotFoundError:
+        except (FileNotFoundError, InterruptedError):
             self._note_lost(key)
         except ForeignSnapshot as error:
             log.warning("the snapshot %s is not used: %s", self._files.path(key), error)
@@ -234,8 +238,8 @@ class DiskStore:
         self._remove(key, "")
 
     def take_lost(self) -> list[str]:
-        """Keys handed out that lead nowhere any more, since the last call: evicted, refused, or
-        not written. The tree should forget them; loading one is a miss, not an error."""
+        """Keys handed out that lead nowhere any more, since the last call: evicted, replaced,
+        refused, or not written. The tree should forget them; loading one is a miss, no error."""
         with self._wake:
             lost, self._lost = self._lost, []
         return lost
@@ -272,6 +276,7 @@ class DiskStore:
                 log.warning("up to %d states are not kept: no time left", len(self._pending))
             self._is_closing = True
             self._wake.notify_all()
+        self._files.close()  # a process does not end before its reader
         self._reader.shutdown(wait=False)
         self._writer.join(timeout_s)
 
@@ -341,14 +346,14 @@ class DiskStore:
     def _settle(self, job: _Write) -> None:
         """The state is on the disk, or another process is about to have it there."""
         self._recover()
-        if job.key in self._folder.rows:
-            for key in job.replaces:
-                self._folder.remove(key)
-            self._mark_gone(set(job.replaces), is_expected=True)
         with self._wake:
             if self._pending.get(job.key) is job:
                 self._known.add(job.key)
                 self._doomed.discard(job.key)
+        if job.key in self._folder.rows:
+            for key in job.replaces:
+                self._folder.remove(key)
+                self._mark_gone({key})
 
     def _finish(self, job: _Write | _Remove | _SaveUses) -> None:
         with self._wake:
@@ -373,12 +378,11 @@ class DiskStore:
 
     # --- bookkeeping ---------------------------------------------------------------------------
 
-    def _mark_gone(self, keys: set[str], *, is_expected: bool = False) -> None:
+    def _mark_gone(self, keys: set[str]) -> None:
         with self._wake:
             gone = keys & self._known
             self._known -= gone
-            if not is_expected:
-                self._lost.extend(gone)
+            self._lost.extend(gone)
 
     def _note_lost(self, key: str) -> None:
         with self._wake:

@@ -29,6 +29,7 @@ log = logging.getLogger("ratoon.engine")
 # and so are they. An end-of-turn token ends the reply; without one the model goes on by itself.
 ForcedTokens = Callable[[Request], Sequence[int]]
 
+PAUSE_S = 0.01  # between two looks for what is read; a look at a long prompt takes milliseconds
 COPY_TAIL = 64  # where a fork copies the whole state, losing this much is cheaper
 
 
@@ -183,7 +184,7 @@ class Engine:
         """A step broke half-way, so the books and the device may differ: start both afresh."""
         self._fail_running(error)
         with self._lock:
-            self.cache.reset(self._clock())
+            self.cache.reset()
         for seq_id in range(self.model.shape.n_seq):
             self.model.drop(SeqId(seq_id), 0)
 
@@ -207,11 +208,17 @@ class Engine:
         if self._keeper is not None:
             self._keeper.run_errands()
         if plan.is_empty:
-            time.sleep(0.001)  # only waiting requests; nothing can be done for them this instant
+            self._pause()
         elif not self._execute(plan.ops):
             self._forward(plan)
         if self._keeper is not None:
             self._keeper.keep(is_idle=self.scheduler.is_idle)
+
+    def _pause(self) -> None:
+        """Only requests that wait for a file are there, so there is nothing to do this instant."""
+        with self._wake:
+            if not (self._inbox or self._cancelled or self._is_stopping):
+                self._wake.wait(PAUSE_S)
 
     def _drain_inbox(self) -> None:
         with self._wake:
@@ -243,7 +250,7 @@ class Engine:
                 with self._lock:
                     self.cache.forget(op.snapshot)
         with self._lock:
-            self.cache.disk.release(self._clock())
+            self.cache.disk.release()
             if lost:
                 self.scheduler.requeue(lost, self._clock())
         return bool(lost)
@@ -269,12 +276,14 @@ class Engine:
                     self.model.rewind(op.seq_id, _filled(op.snapshot), op.snapshot.n_tokens)
 
     def _save(self, op: Save, *, is_lost: bool) -> None:
+        if is_lost:  # left unfilled, so what this plan restores from it is lost, too
+            with self._lock:
+                self.cache.forget(op.snapshot)
+            return
         save = self.model.save_part if op.snapshot.is_part else self.model.save
         data = save(op.seq_id)
         with self._lock:
             self.cache.fill(op.snapshot, data, self._clock())
-            if is_lost:
-                self.cache.forget(op.snapshot)
 
     def _forward(self, plan: StepPlan) -> None:
         try:

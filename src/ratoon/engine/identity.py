@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ratoon.disk.fingerprint import Fingerprint, files_digest
 from ratoon.engine.llama import LlamaModel, library_files, system_info
-from ratoon.weights import part_names
+from ratoon.weights import weight_files
 
 
 def fingerprint(model: LlamaModel, memo_folder: Path) -> Fingerprint:
@@ -15,15 +15,14 @@ def fingerprint(model: LlamaModel, memo_folder: Path) -> Fingerprint:
 
     Raises OSError.
     """
-    options, path = model.options, model.path
-    weights = [path.parent / name for name in part_names(path.name)]
+    options = model.options
     libraries = files_digest(library_files(), memo_folder)
     machine = hashlib.blake2b(system_info().encode(), digest_size=8).hexdigest()
     device = f"{options.n_gpu_layers} layers on the GPU"
     if options.is_exact:
         device += f", {options.n_threads} threads"
     return Fingerprint(
-        model=files_digest(weights, memo_folder),
+        model=files_digest(weight_files(model.path), memo_folder),
         build=f"{libraries} {machine}",
         kv_type="f32" if options.is_exact else options.kv_type,
         flash_attn="off" if options.is_exact else options.flash_attn,

@@ -19,7 +19,7 @@ from ratoon.engine.model import Model
 log = logging.getLogger("ratoon.engine")
 
 MAX_KNOWN_TOKENS = 4_000_000  # a known token takes about 40 bytes of memory
-LOOK_S = 0.1  # between two looks at what is due while nothing runs
+LOOK_S = 0.1  # between two looks at what is due or was read while nothing runs
 
 Read = tuple[str, memoryview | None]
 
@@ -58,10 +58,11 @@ class Keeper:
     @property
     def pause_s(self) -> float | None:
         """How long the engine may sleep; ``None``: until it is called."""
-        return LOOK_S if self.cache.disk.has_due else None
+        disk = self.cache.disk
+        return LOOK_S if disk.n_due or disk.has_read else None
 
     def collect(self) -> None:
-        """Take in what was read, and what is gone."""
+        """Take in what was read, and what is gone; let go what nobody came for."""
         lost, arrived = self.store.take_lost(), list[tuple[str, memoryview]]()
         while not self._read.empty():
             key, data = self._read.get()
@@ -69,10 +70,12 @@ class Keeper:
                 lost.append(key)
             else:
                 arrived.append((key, data))
+        now = self.clock()
         with self.lock:
             self.cache.disk.lose(lost)
             for key, data in arrived:
-                self.cache.disk.arrive(key, data, self.clock())
+                self.cache.disk.arrive(key, data, now)
+            self.cache.disk.expire(now)
 
     def run_errands(self) -> None:
         """Pass on what the cache wants of files."""
@@ -93,7 +96,7 @@ class Keeper:
 
     def keep(self, *, is_idle: bool) -> None:
         """Have the next state written that is worth it, if the writer has nothing else to do."""
-        if not self.cache.disk.has_due or not self.store.is_ready:
+        if not self.cache.disk.n_due or not self.store.is_ready:
             return
         with self.lock:
             keep = self.cache.disk.next_keep(self.clock(), is_idle=is_idle)
@@ -102,6 +105,8 @@ class Keeper:
 
     def _put(self, keep: Keep, wait_s: float) -> None:
         snapshot = keep.snapshot
+        if snapshot.n_bytes > self.store.config.max_bytes:
+            return  # it would be copied in vain
         if keep.seq_id is not None:
             snapshot.data = self.model.save(keep.seq_id)
             snapshot.n_bytes = len(snapshot.data)
@@ -115,7 +120,14 @@ class Keeper:
 
     def close(self, timeout_s: float) -> None:
         """Write what is worth keeping, as far as time allows, and close the store."""
-        until = time.monotonic() + timeout_s
+        try:
+            self._put_all(time.monotonic() + timeout_s)
+        except Exception:  # what could not be kept is no reason to lose what is being written
+            log.exception("keeping states at the end failed")
+        finally:
+            self.store.close()
+
+    def _put_all(self, until: float) -> None:
         with self.lock:
             keeps = self.cache.disk.all_keeps(
                 self.cache.pool.parked, self.cache.host.nodes, self.clock()
@@ -126,4 +138,3 @@ class Keeper:
                 break
             self._put(keep, left_s)
         self.store.flush(max(0.0, until - time.monotonic()))
-        self.store.close()

@@ -49,6 +49,7 @@ class EchoedCall:
 
 SentBlock = Text | Thought | SentCall
 EchoedBlock = Text | Thought | EchoedCall
+Place = tuple[bytes, bytes]  # a reply's name, and the digest of its context
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +77,20 @@ class Reply:
     path: bytes
 
     @property
+    def place(self) -> Place:
+        """Where an echo finds it."""
+        return name_of(self.blocks), self.origin.context
+
+    @property
     def has_reasoning(self) -> bool:
         return any(isinstance(block, Thought) for block in self.blocks)
 
     @property
     def n_bytes(self) -> int:
         """About what it takes in memory."""
-        return _OVERHEAD_BYTES + sys.getsizeof(self.tokens) + sum(map(_size, self.blocks))
+        return (
+            _OVERHEAD_BYTES + self.tokens.itemsize * len(self.tokens) + sum(map(_size, self.blocks))
+        )
 
 
 class Outcome(enum.StrEnum):
@@ -95,18 +103,35 @@ class Outcome(enum.StrEnum):
     REFUSED = "refused"  # known, but the template has no place for it
 
 
+class ReplyKeeper:
+    """Hears what becomes of a memory's replies, to keep them beyond it. This one keeps none.
+
+    Called while the memory is locked, so in order; it only takes note, and does not raise.
+    """
+
+    def keep(self, reply: Reply) -> None:
+        """It is remembered, in place of any other with its place."""
+
+    def use(self, reply: Reply) -> None:
+        """A request echoed it."""
+
+    def drop(self, reply: Reply) -> None:
+        """It is forgotten."""
+
+
 class ReplyMemory:
     """Replies by what a client echoes of them; within a byte bound, least recently used first out.
 
     Every method may be called from any thread.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, keeper: ReplyKeeper | None = None) -> None:
         self.max_bytes = max_bytes
+        self._keeper = keeper or ReplyKeeper()
         self._lock = threading.Lock()
-        self._replies: OrderedDict[_Place, Reply] = OrderedDict()
+        self._replies: OrderedDict[Place, Reply] = OrderedDict()
         self._n_places: Counter[bytes] = Counter()  # by name: in how many contexts it was said
-        self._by_path: dict[bytes, set[_Place]] = {}
+        self._by_path: dict[bytes, set[Place]] = {}
         self._n_bytes = 0
         self._keeps_reasoning = True
 
@@ -128,18 +153,34 @@ class ReplyMemory:
 
     def remember(self, reply: Reply) -> None:
         """Keep a reply; it takes the place of an older one that no echo could tell from it."""
-        name = name_of(reply.blocks)
-        place = (name, reply.origin.context)
         with self._lock:
-            self._drop(place)
-            if reply.has_reasoning and not self._keeps_reasoning:
-                return
-            self._replies[place] = reply
-            self._n_places[name] += 1
-            self._by_path.setdefault(reply.path, set()).add(place)
-            self._n_bytes += reply.n_bytes
-            while self._n_bytes > self.max_bytes:
-                self._drop(next(iter(self._replies)))
+            self._drop(reply.place)
+            if self._may_hold(reply):
+                self._keeper.keep(reply)
+                self._hold(reply)
+
+    def restore(self, replies: Iterable[Reply]) -> None:
+        """Take back what the keeper has kept, least recently used first. It is told only of those
+        that have no place here any more."""
+        with self._lock:
+            for reply in replies:
+                if not self._may_hold(reply):
+                    self._keeper.drop(reply)
+                elif reply.place not in self._replies:
+                    self._hold(reply)
+
+    def _may_hold(self, reply: Reply) -> bool:
+        fits = reply.n_bytes <= self.max_bytes
+        return fits and (self._keeps_reasoning or not reply.has_reasoning)
+
+    def _hold(self, reply: Reply) -> None:
+        place = reply.place
+        self._replies[place] = reply
+        self._n_places[place[0]] += 1
+        self._by_path.setdefault(reply.path, set()).add(place)
+        self._n_bytes += reply.n_bytes
+        while self._n_bytes > self.max_bytes:
+            self._drop(next(iter(self._replies)))
 
     def find(self, blocks: Sequence[EchoedBlock], context: bytes) -> tuple[Outcome, Reply | None]:
         """The reply that was sampled in this context and that the blocks may be an echo of."""
@@ -148,6 +189,7 @@ class ReplyMemory:
             reply = self._replies.get((name, context))
             if reply is not None:
                 self._replies.move_to_end((name, context))
+                self._keeper.use(reply)
                 return Outcome.REPLAYED, reply
             is_known = self._n_places[name] > 0
         return Outcome.ELSEWHERE if is_known else Outcome.UNKNOWN, None
@@ -159,10 +201,11 @@ class ReplyMemory:
                 for place in list(self._by_path.get(path, ())):
                     self._drop(place)
 
-    def _drop(self, place: _Place) -> None:
+    def _drop(self, place: Place) -> None:
         reply = self._replies.pop(place, None)
         if reply is None:
             return
+        self._keeper.drop(reply)
         self._n_bytes -= reply.n_bytes
         name, _ = place
         self._n_places[name] -= 1
@@ -174,7 +217,6 @@ class ReplyMemory:
             del self._by_path[reply.path]
 
 
-_Place = tuple[bytes, bytes]  # name and context
 _OVERHEAD_BYTES = 1024  # objects and index entries
 
 

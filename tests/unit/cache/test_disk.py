@@ -6,7 +6,7 @@ from array import array
 
 import pytest
 
-from ratoon.cache.disk import SETTLED_S, Keep
+from ratoon.cache.disk import LATE_S, SETTLED_S, Keep
 from ratoon.cache.lease import Lease, Wait
 from ratoon.cache.placement import MemoryKind, Rewind
 from ratoon.cache.prefix_cache import PrefixCache
@@ -38,6 +38,7 @@ def kept(cache: PrefixCache, now: float = 0.0, *, is_idle: bool = True) -> list[
     keeps: list[Keep] = []
     while (keep := cache.disk.next_keep(now, is_idle=is_idle)) is not None:
         cache.disk.keep(keep, str(keep.tokens), now)
+        cache.disk.lose(keep.replaces)
         keeps.append(keep)
     cache.check()
     return keeps
@@ -77,16 +78,31 @@ def test_what_was_read_for_a_request_that_left_is_let_go() -> None:
     know(cache, list(range(100)))
     cache.acquire([*range(60), 7], (), 0.0)
     cache.disk.arrive("a", content(list(range(100))), 0.0)
-    cache.disk.release(1.0)
+    cache.disk.expire(1.0)
     assert isinstance(cache.acquire([*range(60), 7], (), 1.0), Lease)
     cache.take_ops()
-    cache.disk.release(2.0)
+    cache.disk.release()
+    assert not cache.disk.has_read
     cache.acquire([*range(70), 8], (), 2.0)
     cache.disk.arrive("a", content(list(range(100))), 2.0)
-    cache.disk.release(100.0)
+    cache.disk.expire(100.0)
+    assert not cache.disk.has_read
     (node,) = (node for node in cache.tree.root.subtree() if node.stored is not None)
     assert node.stored is not None
     assert node.stored.snapshot.data is None
+
+
+def test_a_file_that_does_not_come_is_done_without() -> None:
+    cache = new_cache()
+    know(cache, list(range(100)))
+    assert isinstance(cache.acquire([*range(60), 7], (), 0.0), Wait)
+    cache.disk.expire(LATE_S)
+    assert isinstance(cache.acquire([*range(60), 7], (), LATE_S), Wait)
+    cache.disk.expire(LATE_S + 1.0)
+    assert acquire(cache, [*range(60), 7]).n_cached == 0
+    cache.disk.arrive("a", content(list(range(100))), LATE_S + 2.0)
+    assert not cache.disk.has_read
+    cache.check()
 
 
 def test_a_state_at_hand_is_better_than_a_little_more_on_disk() -> None:
@@ -155,6 +171,20 @@ def test_a_conversation_is_kept_again_when_it_has_grown_or_rests() -> None:
     assert len(cache.disk) == 1
 
 
+def test_what_was_to_be_replaced_is_used_when_writing_fails() -> None:
+    cache = new_cache()
+    tokens, grown = list(range(100)), list(range(130))
+    finish(cache, acquire(cache, tokens), tokens)
+    kept(cache)
+    finish(cache, acquire(cache, grown), grown)
+    keep = cache.disk.next_keep(SETTLED_S, is_idle=True)
+    assert keep is not None
+    cache.disk.keep(keep, "long", SETTLED_S)
+    cache.disk.lose(["long"])
+    cache.discard_parked({slot.seq_id for slot in cache.pool.parked})
+    assert cache.acquire([*grown, 7], (), SETTLED_S) == Wait(100)
+
+
 def test_a_state_at_a_fork_is_not_replaced_by_its_branches() -> None:
     cache = new_cache()
     tokens = list(range(100))
@@ -207,7 +237,7 @@ def test_nothing_is_due_without_a_disk() -> None:
     cache = PrefixCache(config())
     tokens = list(range(100))
     finish(cache, acquire(cache, tokens), tokens)
-    assert not cache.disk.has_due
+    assert not cache.disk.n_due
 
 
 def test_a_longer_whole_state_leaves_only_the_part_of_a_shorter_one() -> None:

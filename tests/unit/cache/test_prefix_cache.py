@@ -44,7 +44,8 @@ class FakeDevice:
     def execute(self) -> None:
         for op in self.cache.take_ops():
             self._one(op)
-        self.cache.disk.release(self.now)
+        self.cache.disk.release()
+        self.cache.disk.expire(self.now)
         assert not self.to_rewind
 
     def _one(self, op: CacheOp) -> None:
@@ -164,8 +165,12 @@ class FakeDisk:
         assert len(keep.tokens) == snapshot.n_tokens == keep.node.n_tokens
         key = f"{keep.tokens} {snapshot.is_part}"
         cache.disk.keep(keep, key, now)
+        if self.rng.random() < 0.1:
+            cache.disk.lose([key])
+            return
         for old in keep.replaces:
             self.files.pop(old, None)
+        cache.disk.lose(keep.replaces)
         self.files[key] = (keep.tokens, snapshot.is_part)
 
     def lose_one(self, cache: PrefixCache) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import stat
 import tarfile
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def test_states_travel(source: StateFiles, tmp_path: Path) -> None:
     keys = sorted(source.sizes())
     packed = export_states(source, keys, tmp_path / "a.tar")
     assert packed.done == keys
+    assert stat.S_IMODE((tmp_path / "a.tar").stat().st_mode) == 0o600
     folder = opened_folder(tmp_path / "target")
     assert import_states(folder, tmp_path / "a.tar", BUDGET).done == keys
     assert import_states(folder, tmp_path / "a.tar", BUDGET).present == keys

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import ratoon.cli
 from ratoon.disk.files import StateFiles
+from ratoon.disk.records import FILE, Changes, Records
 from tests.unit.disk.states import OTHER, keep, make_state, opened
 
 Run = Callable[..., tuple[int, str]]
@@ -31,6 +33,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with opened(folder, OTHER) as store:
         keep(store, make_state([1] * 7, 5000))
     return folder
+
+
+@pytest.fixture
+def replies(folder: Path) -> Iterator[Records]:
+    """Three replies of two owners, the last used an hour ago or more."""
+    records = Records(folder)
+    used_s = time.time() - 3600
+    for n, owner in enumerate(("one", "one", "two")):
+        changes = Changes({f"{n}": b"x" * 1000}, {f"{n}": used_s - n * 86_400})
+        assert records.apply(owner, changes, 10_000)
+    yield records
+    records.close()
 
 
 @pytest.fixture
@@ -113,6 +127,40 @@ def test_prune(run: Run, folder: Path) -> None:
     assert "removed 1 of 1" in run("prune", "--all")[1]
     assert list(folder.glob("*.state")) == []
     assert "removed 0 of 0" in run("prune", "--to", "0")[1]
+
+
+def test_replies_are_counted_checked_and_pruned(run: Run, folder: Path, replies: Records) -> None:
+    assert "3 replies are kept too, 2.9KiB" in run("stats")[1]
+    sums = json.loads(run("stats", "--json")[1])
+    assert (sums["n_replies"], sums["n_reply_bytes"]) == (3, 3000)
+    code, said = run("verify")
+    assert (code, "3 replies are sound, 0 damaged" in said) == (0, True)
+    with sqlite3.connect(folder / FILE) as db:
+        db.execute("UPDATE contents SET data = x'00' WHERE id = 2")
+    db.close()
+    for _ in range(2):
+        code, said = run("verify", "--keep")
+        assert (code, "2 replies are sound, 1 damaged" in said) == (1, True)
+    found = json.loads(run("verify", "--json")[1])
+    assert found["n_sound_replies"] == 2
+    assert found["bad"] == [{"key": "record 2", "reason": "its checksum is wrong"}]
+    assert run("verify")[0] == 0
+    run("prune", "--only", "f16")
+    run("prune", "--to", "0")
+    assert replies.total() == (2, 2000), "these speak of states"
+    assert "removed 1 replies" in run("prune", "--older-than", "1d")[1]
+    assert "removed 1 replies" in run("prune", "--all")[1]
+    assert replies.total() == (0, 0)
+
+
+def test_a_damaged_file_of_replies(run: Run, folder: Path, replies: Records) -> None:
+    replies.close()
+    (folder / FILE).write_bytes(b"noise" * 1000)
+    for flags in (("--keep",), ()):
+        code, said = run("verify", *flags)
+        assert (code, "not a database" in said, "0 replies are sound, 1" in said) == (1, True, True)
+    assert run("verify")[0] == 0
+    assert "0 replies" in run("stats")[1]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import sqlite3
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ import pytest
 from ratoon.disk.folder import StateFolder
 from ratoon.disk.format import State, file_bytes, state_key
 from ratoon.disk.index import FILE, HALF_LIFE_S, Index
-from tests.unit.disk.states import OTHER, PRINT, Clock, make_state
+from tests.unit.disk.states import LONG_S, OTHER, PRINT, Clock, make_state
 
 STATES = [make_state(range(n), 100 * n) for n in (1, 2, 3)]
 
@@ -265,6 +266,30 @@ def test_every_models_states_share_the_budget(tmp_path: Path, clock: Clock) -> N
     clock.now += HALF_LIFE_S
     assert folder.add(OTHER.digest, OTHER.label, make_state(range(200)))
     assert folder.make_room(1, folder.n_bytes) == (True, [mine])
+
+
+def test_what_cannot_be_evicted_does_not_save_the_rest(tmp_path: Path, clock: Clock) -> None:
+    folder = open_folder(tmp_path, clock)
+    stuck, key = add(folder, make_state([1], 4000), make_state(range(50)))
+    folder.files.path(stuck).unlink()
+    folder.files.path(stuck).symlink_to("elsewhere")  # can't be opened, like another user's file
+    assert folder.make_room(1, folder.n_bytes) == (True, [key])
+    with pytest.raises(OSError, match="symbolic"):
+        folder.make_room(1, folder.n_bytes)
+
+
+def test_what_is_no_file_holds_nobody_up(tmp_path: Path, clock: Clock) -> None:
+    (key,) = add(open_folder(tmp_path, clock), STATES[0])
+    for name in (f"{'1' * 32}.state", f".{'2' * 32}.part"):
+        os.mkfifo(tmp_path / name)
+    (tmp_path / f"{'3' * 32}.state").mkdir()
+    (tmp_path / f"{'4' * 32}.state").symlink_to("/dev/zero")
+    folders: list[StateFolder] = []
+    opening = threading.Thread(target=lambda: folders.append(open_folder(tmp_path, clock)))
+    opening.daemon = True
+    opening.start()
+    opening.join(LONG_S)
+    assert [list(folder.rows) for folder in folders] == [[key]]
 
 
 def test_a_closed_index_opens_again(tmp_path: Path) -> None:

@@ -7,11 +7,12 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ratoon.disk.files import StateFiles
-from ratoon.disk.format import Kind
+from ratoon.disk.format import Kind, check_payload
 from ratoon.disk.store import DiskStore
 from tests.unit.disk.states import (
     LONG_S,
@@ -183,8 +184,10 @@ def test_a_longer_state_replaces_a_shorter_one_when_it_is_safe(tmp_path: Path, g
         assert long is not None
         assert gate.has_arrived.wait(LONG_S)
         assert loaded(store, short) is not None
+        assert store.take_lost() == []
         gate.is_open.set()
         assert store.flush(LONG_S)
+        assert store.take_lost() == [short]
         assert store.load(short) is None
         assert loaded(store, long) == STATES[2].data
         assert loaded(store, other) is not None, "nothing was evicted for it"
@@ -316,6 +319,41 @@ def test_one_read_serves_all_who_wait_for_it(
         go.set()
         assert future.result(LONG_S) == STATES[0].data
         assert store.stats()["disk_loaded"] == 1
+
+
+def test_closing_does_not_wait_for_a_long_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    has_begun, go = threading.Event(), threading.Event()
+    original = check_payload
+
+    def check(*args: Any) -> None:
+        has_begun.set()
+        assert go.wait(LONG_S)
+        original(*args)
+
+    with opened(tmp_path) as store:
+        (key,) = keep(store, STATES[0])
+        monkeypatch.setattr("ratoon.disk.files.check_payload", check)
+        future = store.prefetch(key)
+        assert has_begun.wait(LONG_S)
+    go.set()
+    assert future.result(LONG_S) is None
+    assert caplog.records == []
+
+
+def test_who_waits_for_a_read_is_told_whatever_goes_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def load(*_: object) -> object:
+        raise ValueError("mmap length is greater than file size")
+
+    with opened(tmp_path) as store:
+        (key,) = keep(store, STATES[0])
+        monkeypatch.setattr(StateFiles, "load", load)
+        assert store.prefetch(key).result(LONG_S) is None
+        assert store.take_lost() == [key]
+        assert "mmap length" in caplog.text
 
 
 def test_a_bug_in_a_job_does_not_end_the_tier(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import queue
 import re
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from ratoon.cache.placement import SeqId
+from ratoon.cache.placement import Drop, Restore, Save, SeqId, Snapshot
 from ratoon.engine.dummy import DummyModel
 from ratoon.engine.engine import Engine, EngineConfig, ForcedTokens
 from ratoon.engine.events import Event, Failed, Finished, FinishReason, Started, Token
@@ -25,13 +26,12 @@ class Client:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.n = 0
+        self._ids = itertools.count(1)
 
     def ask(self, text: str, max_tokens: int = 1000) -> queue.Queue[Event]:
         events: queue.Queue[Event] = queue.Queue()
-        self.n += 1
         prompt = chatml(self.engine.model, text)
-        self.engine.submit(Request(f"r{self.n}", prompt, max_tokens, emit=events.put))
+        self.engine.submit(Request(f"r{next(self._ids)}", prompt, max_tokens, emit=events.put))
         return events
 
 
@@ -279,6 +279,15 @@ def test_a_refused_or_bad_snapshot_costs_one_computation(kind: type[DummyModel])
     assert engine.inspect()["cache"]["host_snapshots"] == 0  # type: ignore[index]
     engine.cache.check()
     engine.stop()
+
+
+def test_what_is_saved_of_a_lost_sequence_is_lost_too() -> None:
+    """As when the sequences are compacted in the plan that also restores one."""
+    model, seq_id = DummyModel(n_ctx=4096), SeqId(0)
+    engine = Engine(model, EngineConfig())
+    bad, moved = Snapshot(1, 5, data=memoryview(b"wrong")), Snapshot(1, 4)
+    compacted = Save(seq_id, moved), Drop(seq_id), Restore(moved, seq_id, 1)
+    assert engine._execute([Restore(bad, seq_id, 1), *compacted]), "nothing may be computed on it"
 
 
 def test_a_listener_that_is_gone_hurts_nobody(engine: Engine) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ratoon.cache.placement import MemoryKind, SeqId
+from ratoon.disk.files import StateFiles
 from ratoon.disk.store import DiskConfig, DiskStore
 from ratoon.engine.dummy import DummyModel
 from ratoon.engine.engine import Engine, EngineConfig
@@ -74,6 +75,10 @@ class Server:
         self.engine._keeper = None
         self.engine.stop()
         self.store.close()
+
+
+def fail(seq_id: SeqId) -> memoryview:
+    raise ZeroDivisionError
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -187,6 +192,54 @@ def test_a_client_that_leaves_while_its_state_is_read(tmp_path: Path) -> None:
     go.set()
     assert second.ask(TEXT)[0] == TEXT
     second.engine.stop()
+
+
+def test_what_was_read_for_nobody_is_let_go_though_nothing_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Server(tmp_path)
+    first.ask(TEXT)
+    first.engine.stop()
+    (file,) = tmp_path.glob("*.state")
+    monkeypatch.setattr("ratoon.cache.disk.MAPPED_S", 0.0)
+    second = Server(tmp_path)
+    go = threading.Event()
+    read = second.store.load
+    second.store.load = lambda key: (go.wait(WAIT_S), read(key))[1]  # type: ignore[method-assign]
+    events = second.submit(chatml(TEXT), "gone")
+    while not second.engine.cache.disk.has_read:
+        time.sleep(0.01)
+    second.engine.cancel("gone")
+    assert isinstance(events.get(timeout=WAIT_S), Finished)
+    go.set()
+    until = time.monotonic() + WAIT_S
+    while not StateFiles(tmp_path).evict(file.stem):
+        assert time.monotonic() < until, "it is still held"
+        time.sleep(0.01)
+    second.engine.stop()
+
+
+def test_the_store_is_closed_even_if_keeping_fails(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Server(tmp_path)
+    server.engine.cache.disk.consider = lambda *_: None  # type: ignore[method-assign]
+    server.ask(TEXT)
+    server.engine.model.save = fail  # type: ignore[method-assign]
+    server.engine.stop()
+    assert "ZeroDivisionError" in caplog.text
+    assert not server.store._writer.is_alive()
+
+
+def test_what_is_too_large_for_the_disk_is_not_copied(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Server(tmp_path)
+    server.store.config = DiskConfig(100)
+    server.engine.model.save = fail  # type: ignore[method-assign]
+    assert server.ask(TEXT)[0] == TEXT
+    server.engine.stop()
+    assert "ZeroDivisionError" not in caplog.text
 
 
 def test_no_time_to_flush(tmp_path: Path) -> None:

@@ -1,0 +1,50 @@
+"""The replies to put back, kept on disk from one server to the next."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from pathlib import Path
+
+from ratoon.config import Settings
+from ratoon.disk.behind import BehindConfig, WriteBehind
+from ratoon.disk.fingerprint import files_digest
+from ratoon.reuse.replies import ReplyMemory
+from ratoon.reuse.saved import SavedReplies
+from ratoon.weights import weight_files
+
+log = logging.getLogger("ratoon.disk")
+
+
+def open_records(settings: Settings, weights: Path | None, template: str) -> WriteBehind | None:
+    """Where this server's replies are kept on disk; ``None`` if they are not."""
+    if weights is None or not settings.replay or not settings.disk_bytes:
+        return None
+    folder = settings.states_dir
+    try:
+        digest = files_digest(weight_files(weights), folder)
+    except OSError as error:
+        log.warning("can't read %s again (%s); replies are not kept on disk", weights, error)
+        return None
+    owner = _owner(digest, template, settings.tool_dialect)
+    return WriteBehind(folder, owner, BehindConfig(settings.replay_bytes))
+
+
+def open_memory(settings: Settings, records: WriteBehind | None) -> ReplyMemory | None:
+    """The replies of earlier servers, and room for more; ``None`` if none are put back."""
+    if not settings.replay:
+        return None
+    if records is None:
+        return ReplyMemory(settings.replay_bytes)
+    saved = SavedReplies(records)
+    memory = ReplyMemory(settings.replay_bytes, saved)
+    memory.keep_reasoning(settings.think)
+    memory.restore(saved.replies())
+    return memory
+
+
+def _owner(model: str, template: str, dialect: str) -> str:
+    """Equal where tokens mean the same, and replies would be read and shown the same."""
+    facts = json.dumps([model, template, dialect])
+    return hashlib.blake2b(facts.encode(), digest_size=16, person=b"ratoon replies").hexdigest()
