@@ -321,7 +321,9 @@ def test_a_server_that_reads_tokens_otherwise_does_not(
 ) -> None:
     settings = Settings(model=str(cut1_path), n_ctx=1024, cache_dir=tmp_path)
     template = tmp_path / "other.jinja"
-    template.write_text(TEMPLATE.read_text(encoding="utf-8") + "{# another #}", encoding="utf-8")
+    template.write_text(
+        TOOL_TEMPLATE.read_text(encoding="utf-8") + "{# another #}", encoding="utf-8"
+    )
     with live(settings) as server:
         agent = begun(server)
     for change in (
