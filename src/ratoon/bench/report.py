@@ -81,7 +81,7 @@ def figure_rows(outcome: Outcome) -> Iterator[Row]:
                 continue
             ratio = None if side == RATOON else outcome.ratio(side, metric.name)
             n = len(outcome.trials[side])
-            name = side if n == len(outcome.trials[RATOON]) else f"{side} ({n} trials)"
+            name = side if n == len(outcome.trials[RATOON]) else f"{side}, n={n}"
             yield label, name, shown(spread, metric), shown(ratio) if ratio else ""
             label = ""
 
