@@ -61,9 +61,13 @@ class Decode:
 @dataclass(frozen=True, slots=True)
 class Fairness:
     """Replies that are being written while a long prompt arrives: the gaps between their pieces,
-    from when it is sent until its own first token."""
+    from when it is sent until its own first token.
 
-    n_streams: int = 4
+    With the prompt they are four, as many as llama-server serves at once by default: there a fifth
+    request would wait until a reply has ended.
+    """
+
+    n_streams: int = 3
     n_words: int = LONG_WORDS
     max_tokens: int = 2048
     name: str = "fairness"

@@ -166,7 +166,7 @@ def decode_command(
 @comparing
 def fairness_command(
     comparison: Comparison,
-    streams: Annotated[int, typer.Option(min=1, help="Replies being written.")] = 4,
+    streams: Annotated[int, typer.Option(min=1, help="Replies being written.")] = 3,
     words: Annotated[
         int, typer.Option(min=16, help="Length of the prompt that arrives.")
     ] = LONG_WORDS,
