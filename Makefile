@@ -2,11 +2,9 @@
 # make test    install into .venv and run every check: format, lint, types, tests
 #
 # PYTHON picks the interpreter (3.11 or later); ARGS is handed to `ratoon serve`;
-# JOBS is how many files of tests run side by side;
 # CMAKE_ARGS is handed to llama.cpp's build, e.g. CMAKE_ARGS=-DGGML_CUDA=on
 
 PYTHON ?= python3
-JOBS ?= 2
 BIN := .venv/bin
 STAMP := .venv/.installed
 
@@ -19,7 +17,7 @@ test: $(STAMP)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/pytest -n $(JOBS) --dist loadfile
+	@$(BIN)/pytest
 
 $(STAMP): pyproject.toml requirements.lock scripts/install scripts/llama.cmake
 	@PYTHON="$(PYTHON)" CMAKE_ARGS="$(CMAKE_ARGS)" scripts/install .venv

@@ -74,10 +74,10 @@ def state_files(folder: Path) -> list[Path]:
 
 
 def bad_files(folder: Path) -> list[Fault]:
-    """None, not even half-written ones, are left behind."""
-    states = folder / "states"
-    assert list(states.glob(".*.part")) == []
-    return [found for found in faults(StateFiles(states)) if isinstance(found, Fault)]
+    """Files that are not what they should be. A half-written one that a killed server leaves has
+    another name, until the next one sweeps it."""
+    files = StateFiles(folder / "states")
+    return [found for found in faults(files) if isinstance(found, Fault)]
 
 
 @pytest.fixture(scope="module", params=["llama", "qwen35"])
