@@ -14,7 +14,7 @@ from tests.synthetic.tiny import RECIPES
 
 pytestmark = pytest.mark.model
 
-N_SCRIPTS = int(os.environ.get("RATOON_TEST_SCRIPTS", "60"))  # on the whole model; two seconds each
+N_SCRIPTS = int(os.environ.get("RATOON_TEST_SCRIPTS", "30"))  # on the whole model; two seconds each
 
 
 def run_scripts(
