@@ -20,6 +20,7 @@ from ratoon.chat.render import Renderer
 from ratoon.chat.template import ChatTemplate
 from ratoon.config import Settings
 from ratoon.disk.behind import WriteBehind
+from ratoon.disk.fingerprint import Fingerprint
 from ratoon.disk.store import DiskConfig, DiskStore
 from ratoon.engine.dummy import DummyModel
 from ratoon.engine.engine import Engine, EngineConfig
@@ -57,9 +58,10 @@ def build(settings: Settings, progress: Callable[[float], None] | None = None) -
     """Wire a server. ``progress`` hears the loaded share of the model, from 0 to 1."""
     model = _load(settings, progress)
     template = _template_source(settings.chat_template, model)
-    records = open_records(settings, _weights(model), template)
+    identity = _identity(settings, model)
+    records = open_records(settings, identity, template)
     replies = open_memory(settings, records)
-    engine = Engine(model, _engine_config(settings), store=_store(settings, model))
+    engine = Engine(model, _engine_config(settings), store=_store(settings, identity))
     if replies is not None:
         engine.on_lost = replies.forget
     service = Service(
@@ -80,10 +82,6 @@ def _load(settings: Settings, progress: Callable[[float], None] | None) -> Model
     return load_model(find_weights(settings), _model_options(settings), progress)
 
 
-def _weights(model: Model) -> Path | None:
-    return model.path if isinstance(model, LlamaModel) else None
-
-
 def _model_options(settings: Settings) -> ModelOptions:
     return ModelOptions(
         n_ctx=settings.n_ctx,
@@ -99,18 +97,21 @@ def _model_options(settings: Settings) -> ModelOptions:
     )
 
 
-def _store(settings: Settings, model: Model) -> DiskStore | None:
+def _identity(settings: Settings, model: Model) -> Fingerprint | None:
+    """What is kept on disk is kept for this; ``None``: nothing is. A new model takes seconds."""
     if not settings.disk_bytes or not isinstance(model, LlamaModel):
         return None
-    folder = settings.states_dir
     try:
-        identity = fingerprint(model, folder)
+        return fingerprint(model, settings.states_dir)
     except OSError as error:
-        log.warning(
-            "states are not kept on disk: can't read %s: %s", error.filename, error.strerror
-        )
+        log.warning("nothing is kept on disk: can't read %s: %s", error.filename, error.strerror)
         return None
-    return DiskStore(folder, identity, DiskConfig(settings.disk_bytes))
+
+
+def _store(settings: Settings, identity: Fingerprint | None) -> DiskStore | None:
+    if identity is None:
+        return None
+    return DiskStore(settings.states_dir, identity, DiskConfig(settings.disk_bytes))
 
 
 def _engine_config(settings: Settings) -> EngineConfig:

@@ -4,31 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
-from pathlib import Path
 
 from ratoon.config import Settings
 from ratoon.disk.behind import BehindConfig, WriteBehind
-from ratoon.disk.fingerprint import files_digest
+from ratoon.disk.fingerprint import Fingerprint
 from ratoon.reuse.replies import ReplyMemory
 from ratoon.reuse.saved import SavedReplies
-from ratoon.weights import weight_files
-
-log = logging.getLogger("ratoon.disk")
 
 
-def open_records(settings: Settings, weights: Path | None, template: str) -> WriteBehind | None:
+def open_records(
+    settings: Settings, identity: Fingerprint | None, template: str
+) -> WriteBehind | None:
     """Where this server's replies are kept on disk; ``None`` if they are not."""
-    if weights is None or not settings.replay or not settings.disk_bytes:
+    if identity is None or not settings.replay:
         return None
-    folder = settings.states_dir
-    try:
-        digest = files_digest(weight_files(weights), folder)
-    except OSError as error:
-        log.warning("can't read %s again (%s); replies are not kept on disk", weights, error)
-        return None
-    owner = _owner(digest, template, settings.tool_dialect)
-    return WriteBehind(folder, owner, BehindConfig(settings.replay_bytes))
+    owner = _owner(identity.model, template, settings.tool_dialect)
+    return WriteBehind(settings.states_dir, owner, BehindConfig(settings.replay_bytes))
 
 
 def open_memory(settings: Settings, records: WriteBehind | None) -> ReplyMemory | None:

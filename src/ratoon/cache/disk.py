@@ -271,7 +271,7 @@ class DiskTier:
         stored = Snapshot(snapshot.n_tokens, snapshot.n_bytes, snapshot.is_part)
         self._place(keep.node, Stored(key, stored))
         for node in list(keep.node.ancestors())[1:]:
-            if node.stored is not None and self._can_shrink(node):
+            if self._can_shrink(node):
                 self.consider(node, now)
 
     def _can_shrink(self, node: Node) -> bool:

@@ -22,7 +22,7 @@ COMPACT_SLACK = 2048  # cells; below this a high cell costs less than moving eve
 
 
 class PrefixCache:
-    """The radix tree, the sequence pool and the host tier, under one policy."""
+    """The radix tree, the sequence pool, the host and the disk tier, under one policy."""
 
     def __init__(self, config: CacheConfig) -> None:
         self.config = config
