@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,3 +65,19 @@ def keep(store: DiskStore, *states: State) -> list[str]:
 def loaded(store: DiskStore, key: str) -> bytes | memoryview | None:
     view = store.load(key)
     return None if view is None else bytes(view)
+
+
+def start_writer(
+    module: str, folder: Path, seed: int, n_steps: int, max_bytes: int
+) -> subprocess.Popen[str]:
+    """A writer in its own process, at work when this returns."""
+    arguments = map(str, (folder, seed, n_steps, max_bytes))
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "at work\n"
+    return process

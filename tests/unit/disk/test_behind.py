@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import pytest
 from ratoon.disk.behind import BehindConfig, WriteBehind
 from ratoon.disk.records import FILE, Changes, Records
 from tests.unit.disk.record_writer import N_BYTES, OWNER, content
-from tests.unit.disk.states import LONG_S, Clock
+from tests.unit.disk.states import LONG_S, Clock, start_writer
 from tests.unit.disk.test_faults import open_to_all, read_only, warnings_of
 
 BIG = 1 << 30
@@ -316,18 +317,7 @@ def test_a_file_held_by_another_process_is_waited_for(
 # --- processes ---------------------------------------------------------------------------------
 
 
-def start(folder: Path, seed: int, n_steps: int, max_bytes: int) -> subprocess.Popen[str]:
-    """A writer in its own process, at work when this returns."""
-    arguments = map(str, (folder, seed, n_steps, max_bytes))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.unit.disk.record_writer", *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "at work\n"
-    return process
+start = partial(start_writer, "tests.unit.disk.record_writer")
 
 
 def test_two_processes_on_one_folder(tmp_path: Path) -> None:

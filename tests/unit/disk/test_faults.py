@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ import pytest
 from ratoon.disk.files import StateFiles
 from ratoon.disk.folder import Fault, faults
 from ratoon.disk.index import FILE
-from tests.unit.disk.states import LONG_S, Clock, keep, loaded, make_state, opened
+from tests.unit.disk.states import LONG_S, Clock, keep, loaded, make_state, opened, start_writer
 from tests.unit.disk.writer import N_BYTES, N_STATES
 
 STATES = [make_state(range(n), 1000) for n in (10, 20, 30)]
@@ -36,18 +37,7 @@ def bad_files(folder: Path) -> list[Fault]:
     return [found for found in faults(StateFiles(folder)) if isinstance(found, Fault)]
 
 
-def start(folder: Path, seed: int, n_steps: int, max_bytes: int) -> subprocess.Popen[str]:
-    """A writer in its own process, at work when this returns."""
-    arguments = map(str, (folder, seed, n_steps, max_bytes))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.unit.disk.writer", *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "at work\n"
-    return process
+start = partial(start_writer, "tests.unit.disk.writer")
 
 
 # --- the disk fails ----------------------------------------------------------------------------
