@@ -100,7 +100,10 @@ class Settings(BaseSettings):
     )
 
     prefill_chunk: int = Field(
-        128, ge=1, description="most prompt tokens of one request per step while others decode"
+        0,
+        ge=0,
+        le=MAX_BATCH,
+        description="most prompt tokens of one request per step while others decode; 0: chosen",
     )
     host_bytes: ByteSize = Field(
         ByteSize(0), description="host memory for saved states, e.g. 4GiB; 0: a quarter of RAM"

@@ -37,7 +37,8 @@ BEST: Params = {
     "cache_ram_mib": -1,
     "cache_idle_slots": False,
 }
-# Steps as short as Ratoon's beside running replies: the replies' gaps are the step's length.
+# The gaps of running replies are as long as a step: short ones favour them, and make every prompt
+# take longer.
 SHORT_STEPS: Params = {"n_batch": 128, "n_ubatch": 128}
 # Where text went away in front of text that stayed, move the latter's cache to its new place. This
 # is approximate, as it was computed behind other text; where text was replaced, nothing is moved.

@@ -59,6 +59,11 @@ class Sizes:
         """All longer or shorter by a factor."""
         return Sizes(*(max(1, round(scale * n)) for n in astuple(self)))
 
+    def with_long_prompts(self, factor: int) -> Sizes:
+        """Longer in what every request begins with: system prompt, tools, context."""
+        begins = ("prompt", "sub_prompt", "tool", "context")
+        return replace(self, **{name: factor * getattr(self, name) for name in begins})
+
 
 def coding(rounds: int, *, seed: int = 0, sizes: Sizes | None = None) -> list[Record]:
     """One agent that calls tools; its last request follows ``rounds`` rounds of calls."""

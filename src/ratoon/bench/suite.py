@@ -14,6 +14,7 @@ from ratoon.bench.sides import Remote, Side, peer_side, ratoon_side
 from ratoon.bench.trace import Recorded, read_trace
 from ratoon.bench.workloads import (
     CLIENT,
+    LONG_CLIENT,
     MAX_TOKENS,
     FanOut,
     Forks,
@@ -27,6 +28,7 @@ LLAMA_SERVER = "llama-server"
 BEST = "llama-server best"
 DEFAULTS = "llama-server defaults"
 BY_HAND = "llama-server, slots by hand"
+SHORT_STEPS = "llama-server, short steps"
 N_CELLS = 32768
 # a plain chat template that knows tools, for models whose own does not
 TOOL_TEMPLATE = Path(__file__).with_name("chatml_tools.jinja")
@@ -42,12 +44,18 @@ TRACE_BARS = {
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A workload, the peer's slots that fit it, and settings that it gains by."""
+    """A workload, the peer's slots that fit it, and settings that it gains by. ``is_shared``:
+    replies and prompts contend, so settings that favour replies are measured, too.
+    ``is_alone``: nothing is compared, as its bars are on Ratoon's own figures and it takes
+    long."""
 
     workload: Workload
     n_slots: int
     tuned: peer.Params = field(default_factory=dict)
     is_restarted: bool = False
+    is_shared: bool = False
+    is_alone: bool = False
+    least_cells: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +102,29 @@ class Lineup:
 
     def sides(self, match: Match) -> list[Side]:
         """Ratoon and what it is compared with."""
-        ours: Side = ratoon_side(self.options)
+        options = replace(self.options, n_cells=max(self.n_cells, match.least_cells))
+        ours: Side = ratoon_side(options)
         if self.is_remote:
             return [ours, Remote(self.against, self.against)]
+        if match.is_alone:
+            return [ours]
         sides: list[Side] = [ours]
         if self.has_best:
-            sides.append(self._best(match, BEST))
+            sides.append(self._best(match, options, BEST))
         if self.has_defaults:
-            sides.append(peer_side(DEFAULTS, self.options, peer.DEFAULTS))
+            sides.append(peer_side(DEFAULTS, options, peer.DEFAULTS))
         if self.has_best and match.is_restarted:
-            sides.append(self._best(match, BY_HAND, saves_slots=True))
+            sides.append(self._best(match, options, BY_HAND, saves_slots=True))
+        if self.has_best and match.is_shared:
+            short = replace(match, tuned={**match.tuned, **peer.SHORT_STEPS})
+            sides.append(self._best(short, options, SHORT_STEPS))
         return sides
 
-    def _best(self, match: Match, name: str, *, saves_slots: bool = False) -> Side:
+    def _best(
+        self, match: Match, options: peer.PeerOptions, name: str, *, saves_slots: bool = False
+    ) -> Side:
         preset = {**peer.BEST, "n_parallel": match.n_slots, **match.tuned}
-        side = peer_side(name, self.options, preset, saves_slots=saves_slots)
+        side = peer_side(name, options, preset, saves_slots=saves_slots)
         return replace(side, env=self.best_env)
 
     def tuned(self, folder: Path, say: Say) -> Lineup:
@@ -152,6 +168,8 @@ def restart_match(restart: Restart) -> Match:
 
 
 def fanout_match(fanout: FanOut) -> Match:
+    if fanout.is_long:
+        return Match(fanout, fanout.siblings + 1, is_alone=True, least_cells=2 * N_CELLS)
     return Match(fanout, fanout.siblings + 1)
 
 
@@ -160,7 +178,7 @@ def decode_match(decode: Decode) -> Match:
 
 
 def fairness_match(fairness: Fairness) -> Match:
-    return Match(fairness, fairness.n_streams + 1, peer.SHORT_STEPS)
+    return Match(fairness, fairness.n_streams + 1, is_shared=True)
 
 
 def _silent(text: str) -> None:
@@ -177,6 +195,7 @@ def all_matches(traces: Sequence[Path], scale: float = 1.0) -> list[Match]:
         repo_match(SecondSession(has_billing=False, sizes=sizes)),
         restart_match(Restart(sizes=sizes)),
         fanout_match(FanOut(sizes=sizes)),
+        fanout_match(FanOut(sizes=LONG_CLIENT.scaled(scale), is_long=True)),
         decode_match(Decode()),
         fairness_match(Fairness(n_words=round(LONG_WORDS * scale))),
     ]

@@ -27,6 +27,7 @@ from ratoon.bench.suite import (
 from ratoon.bench.trace import read_trace
 from ratoon.bench.workloads import (
     CLIENT,
+    LONG_CLIENT,
     MAX_TOKENS,
     FanOut,
     Forks,
@@ -123,10 +124,14 @@ def fanout_command(
     comparison: Comparison,
     siblings: Annotated[int, typer.Option(min=1, help="Sub-agents side by side.")] = 3,
     rounds: Annotated[int, typer.Option(min=0, help="Rounds of each sub-agent.")] = 4,
+    long: Annotated[
+        bool, typer.Option("--long", help="With prompts as long as a real client's; Ratoon alone.")
+    ] = False,
     scale: Scale = 1.0,
 ) -> None:
     """A main agent that starts sub-agents side by side and goes on."""
-    compare(comparison, [fanout_match(FanOut(siblings, rounds, sizes=CLIENT.scaled(scale)))])
+    sizes = (LONG_CLIENT if long else CLIENT).scaled(scale)
+    compare(comparison, [fanout_match(FanOut(siblings, rounds, sizes=sizes, is_long=long))])
 
 
 @app.command("repo")

@@ -39,7 +39,7 @@ class EngineConfig:
 
     model_name: str = ""  # empty: the model's own
     host_bytes: int = 1 << 30
-    prefill_chunk: int = 128
+    prefill_chunk: int = 96
     max_running: int = 64
     max_queue: int = 256
     has_progress: bool = True

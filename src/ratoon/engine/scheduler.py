@@ -33,7 +33,7 @@ class SchedulerConfig:
 
     n_ctx: int
     token_budget: int = 2048
-    prefill_chunk: int = 128
+    prefill_chunk: int = 96
     idle_chunk: int = 512
     max_running: int = 64
     max_queue: int = 256
@@ -170,10 +170,13 @@ class Scheduler:
         return (*decoding, *self._share(prefilling, budget, cap))
 
     def _share(self, runs: Sequence[Run], budget: int, cap: int) -> Iterable[Part]:
-        """Split ``budget`` rows evenly; what one does not need goes to the next."""
+        """Split half of ``budget`` rows evenly, so that none starves, and give the rest to those
+        that need the fewest: were all to go on evenly, all would be done when the last is."""
+        least = max(1, budget // (2 * len(runs))) if runs else 0
         for i, run in enumerate(sorted(runs, key=lambda each: each.n_missing)):
-            fair = max(1, budget // (len(runs) - i))
-            n = min(run.n_missing, cap, fair, budget, self._to_next_cut(run))
+            kept_for_others = least * (len(runs) - 1 - i)
+            most = min(budget, max(1, budget - kept_for_others))
+            n = min(run.n_missing, cap, most, self._to_next_cut(run))
             if n > 0:
                 budget -= n
                 yield Part(run, n)

@@ -66,10 +66,29 @@ def test_an_idle_engine_takes_full_chunks() -> None:
     assert rows(sched.schedule(0.0)) == [400]
 
 
-def test_prefills_share_fairly_and_the_short_one_leaves_its_rest() -> None:
+def test_prefills_share_a_step_and_the_shortest_gets_most() -> None:
     sched = scheduler()
-    start(sched, request(1000, 1), request(30, 2), request(1000, 3))
-    assert sorted(rows(sched.schedule(0.0))) == [30, 185, 185]
+    start(sched, request(1000, 1), request(30, 2), request(900, 3))
+    plan = sched.schedule(0.0)
+    shares = {len(part.run.request.prompt): part.n_rows for part in plan.parts}
+    assert shares == {30: 30, 900: 304, 1000: 66}
+
+
+def test_no_prefill_starves_however_many_are_shorter() -> None:
+    sched = scheduler(n_cells=10_000)
+    start(sched, *(request(400, base) for base in range(10)), request(1900, 11))
+    for _ in range(5):
+        plan = sched.schedule(0.0)
+        assert sum(rows(plan)) == 400
+        shares = {len(part.run.request.prompt): part.n_rows for part in plan.parts}
+        assert shares[1900] >= 400 // (2 * 11)
+        run(sched, plan, is_end=True)
+
+
+def test_a_step_of_fewer_rows_than_prefills_goes_to_the_first() -> None:
+    sched = scheduler(idle_chunk=3)
+    start(sched, *(request(400, base) for base in range(5)))
+    assert rows(sched.schedule(0.0)) == [1, 1, 1]
 
 
 def test_decoding_goes_first_and_caps_prefills() -> None:
