@@ -30,8 +30,10 @@ from ratoon.engine.model import Model
 from ratoon.engine.options import ModelOptions
 from ratoon.engine.request import SamplingParams
 from ratoon.errors import ConfigError, ModelError
-from ratoon.kept import open_memory, open_records
+from ratoon.kept import open_catalogues, open_memory, open_records
 from ratoon.reuse.replies import ReplyMemory
+from ratoon.router.prompt import Prompts
+from ratoon.router.router import Router, RouterConfig
 from ratoon.weights import find_weights
 
 log = logging.getLogger("ratoon.build")
@@ -48,12 +50,12 @@ class Server:
 
     app: Callable[..., Any]
     engine: Engine
-    records: WriteBehind | None = None  # where replies are kept on disk
+    kept: tuple[WriteBehind, ...] = ()  # what is remembered on disk
 
     def close(self) -> None:
         """Let what is remembered reach the disk, within seconds; call it when no reply is open."""
-        if self.records is not None:
-            self.records.close()
+        for each in self.kept:
+            each.close()
 
 
 def build(settings: Settings, progress: Callable[[float], None] | None = None) -> Server:
@@ -66,16 +68,27 @@ def build(settings: Settings, progress: Callable[[float], None] | None = None) -
     engine = Engine(model, _engine_config(settings), store=_store(settings, identity))
     if replies is not None:
         engine.on_lost = replies.forget
+    renderer = _renderer(settings, model, template, replies)
+    guides = GuideMaker(model.vocab)
+    catalogues = open_catalogues(settings, identity)
     service = Service(
         engine,
-        _renderer(settings, model, template, replies),
-        GuideMaker(model.vocab) if settings.constrain_tools else None,
+        renderer,
+        guides if settings.constrain_tools else None,
         think=ThinkSwitch(is_locked=not settings.think),
         signer=_signer(settings, engine.model_name),
         settings=_api_settings(settings),
         replies=replies,
+        router=Router(
+            engine,
+            lambda: Prompts(renderer, model.vocab, engine.n_ctx),
+            guides,
+            RouterConfig(max_domains=settings.max_domains),
+            catalogues,
+        ),
     )
-    return Server(create_app(service), engine, records)
+    kept = tuple(each for each in (records, catalogues) if each is not None)
+    return Server(create_app(service), engine, kept)
 
 
 def _load(settings: Settings, progress: Callable[[float], None] | None) -> Model:

@@ -146,6 +146,10 @@ class Settings(BaseSettings):
         ByteSize(64 << 20), gt=0, description="memory, and disk, for the replies to put back"
     )
 
+    max_domains: int = Field(
+        20, ge=1, le=10_000, description="most domains of tools that are registered at a time"
+    )
+
     log_level: LogLevel = Field("info", description="how much is logged")
 
     @field_validator("n_ctx", "n_cells")

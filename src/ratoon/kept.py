@@ -1,4 +1,4 @@
-"""The replies to put back, kept on disk from one server to the next."""
+"""What is kept on disk from one server to the next: the replies to put back, the domains."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from ratoon.disk.fingerprint import Fingerprint
 from ratoon.reuse.replies import ReplyMemory
 from ratoon.reuse.saved import SavedReplies
 
+CATALOGUE_BYTES = 256 << 20
+
 
 def open_records(
     settings: Settings, identity: Fingerprint | None, template: str
@@ -20,6 +22,14 @@ def open_records(
         return None
     owner = _owner(identity.model, template, settings.tool_dialect)
     return WriteBehind(settings.states_dir, owner, BehindConfig(settings.replay_bytes))
+
+
+def open_catalogues(settings: Settings, identity: Fingerprint | None) -> WriteBehind | None:
+    """Where registered domains are kept on disk; ``None`` if they are not."""
+    if identity is None:
+        return None
+    owner = hashlib.blake2b(identity.model.encode(), digest_size=16, person=b"ratoon domains")
+    return WriteBehind(settings.states_dir, owner.hexdigest(), BehindConfig(CATALOGUE_BYTES))
 
 
 def open_memory(settings: Settings, records: WriteBehind | None) -> ReplyMemory | None:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
-from starlette.types import Lifespan
 
 from ratoon.api.auth import ApiKey
+from ratoon.api.domains import (
+    append_tools,
+    get_domain,
+    list_domains,
+    register_tools,
+    remove_domain,
+)
 from ratoon.api.envelope import Envelope
 from ratoon.api.errors import on_hang_up, on_http_error, on_ratoon_error
 from ratoon.api.local import LocalOnly
 from ratoon.api.messages import count_tokens, create_message
 from ratoon.api.models import get_model, list_models
 from ratoon.api.probes import health, hello, metrics
+from ratoon.api.route import route, route_batch
 from ratoon.api.service import Service
 from ratoon.api.think import get_think, set_think
 from ratoon.errors import RatoonError
@@ -29,6 +39,13 @@ def routes() -> list[Route]:
         Route("/v1/models/{model_id:path}", get_model, methods=["GET"]),
         Route("/", hello, methods=["HEAD"]),
         Route("/api/hello", hello, methods=["GET"]),
+        Route("/domains", list_domains, methods=["GET"]),
+        Route("/domains/{domain_id}", get_domain, methods=["GET"]),
+        Route("/domains/{domain_id}", remove_domain, methods=["DELETE"]),
+        Route("/domains/{domain_id}/tools", register_tools, methods=["POST"]),
+        Route("/domains/{domain_id}/tools", append_tools, methods=["PATCH"]),
+        Route("/route", route, methods=["POST"]),
+        Route("/route/batch", route_batch, methods=["POST"]),
         Route("/think", get_think, methods=["GET"]),
         Route("/think", set_think, methods=["POST"]),
         Route("/health", health, methods=["GET"]),
@@ -36,7 +53,7 @@ def routes() -> list[Route]:
     ]
 
 
-def create_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) -> FastAPI:
+def create_app(service: Service) -> FastAPI:
     """The application. Whoever builds the service starts and stops its engine."""
     app = FastAPI(
         title="Ratoon",
@@ -44,7 +61,7 @@ def create_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) -> F
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
-        lifespan=lifespan,
+        lifespan=_lifespan,
         middleware=[
             Middleware(Envelope, service=service),
             Middleware(LocalOnly, service=service),
@@ -59,3 +76,14 @@ def create_app(service: Service, lifespan: Lifespan[FastAPI] | None = None) -> F
     app.state.service = service
     app.router.routes.extend(routes())
     return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Domains of earlier servers are there as soon as this one answers."""
+    router = app.state.service.router
+    if router is not None:
+        await router.restore()
+    yield
+    if router is not None:
+        await router.close()

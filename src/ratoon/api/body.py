@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
 from ratoon import wire
 from ratoon.errors import InvalidRequest, RequestTooLarge, ThreadUnsupported
 
+B = TypeVar("B", bound=BaseModel)
 W = TypeVar("W", bound=wire.CountTokensRequest)
 
 # A body over the limit is read on, and thrown away, up to this many times the limit: most HTTP
@@ -36,12 +37,17 @@ async def read_body(request: Request, limit: int) -> bytes:
     return b"".join(chunks)
 
 
-def parse_body(kind: type[W], body: bytes) -> W:
-    """Validate; the first error is raised as ``InvalidRequest``."""
+def parse_json(kind: type[B], body: bytes) -> B:
+    """Validate against any model; the first error is raised as ``InvalidRequest``."""
     try:
-        request = kind.model_validate_json(body)
+        return kind.model_validate_json(body)
     except ValidationError as error:
         raise InvalidRequest(_explain(error)) from None
+
+
+def parse_body(kind: type[W], body: bytes) -> W:
+    """Validate; the first error is raised as ``InvalidRequest``."""
+    request = parse_json(kind, body)
     for is_wrong, message in _RULES:
         if is_wrong(request):
             raise InvalidRequest(message)

@@ -15,6 +15,7 @@ from ratoon.chat.render import Prompt
 from ratoon.engine.request import Guide, Request, SamplingParams
 from ratoon.metrics import Metrics
 from ratoon.reuse.replies import ReplyMemory
+from ratoon.router.router import Router
 
 
 class Engine(Protocol):
@@ -87,4 +88,5 @@ class Service:
     forms: ConversationForms = field(default_factory=ConversationForms)
     fingerprints: Fingerprints = field(default_factory=Fingerprints)
     replies: ReplyMemory | None = None  # None: every reply is rendered as the client wrote it
+    router: Router | None = None  # None: no domains
     clock: Callable[[], float] = time.monotonic

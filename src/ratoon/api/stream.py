@@ -15,7 +15,7 @@ from ratoon.api.think import Display, Signer
 from ratoon.api.usage import usage_of
 from ratoon.chat.parser import Delta, TextDelta, ThinkingDelta, ToolEnd, ToolInput, ToolStart
 from ratoon.chat.typed import Search
-from ratoon.engine.events import Event, Failed, Finished, FinishReason, Started, Token
+from ratoon.engine.events import Event, Failed, Finished, FinishReason, Scored, Started, Token
 from ratoon.errors import InternalError
 
 WireEvent = dict[str, Any]
@@ -105,6 +105,8 @@ class ReplyStream:
                 return self._finish(event)
             case Failed():
                 raise event.error
+            case Scored():
+                return []  # of a request that asks for no reply
             case _:
                 assert_never(event)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from ratoon import wire
 from ratoon.chat.alphabet import Alphabet
+from ratoon.chat.formats import hermes
 from ratoon.chat.formats.call import Dialect, Form
 from ratoon.chat.formats.table import DIALECTS
 from ratoon.chat.grammar.calls import Calls, behind_reasoning, marks, speakable
@@ -34,7 +35,7 @@ from ratoon.chat.guide import (
 from ratoon.chat.render import Prompt
 from ratoon.chat.thinking import Reasoning
 from ratoon.chat.vocab import Vocab
-from ratoon.errors import InvalidRequest
+from ratoon.errors import InternalError, InvalidRequest
 
 log = logging.getLogger("ratoon.guide")
 
@@ -85,6 +86,17 @@ class GuideMaker:
         if prompt.reasoning is not None:
             return ReplyGuide(self._reasoned(wish, prompt.reasoning, budget))
         return ReplyGuide(self._bound(wish) if wish.is_bound else self._free(wish))
+
+    def arguments(self, name: str, schema: Mapping[str, Any]) -> ReplyGuide:
+        """A reply that is a tool's arguments as JSON and nothing else. What of the schema can't be
+        kept is left out."""
+        for sound in (self._sound(name, dict(schema)), {"type": "object"}):
+            try:
+                return ReplyGuide(self._bound(_Wish(hermes.DIALECT, schema=to_text(sound))))
+            except InvalidRequest as error:
+                self._warn("tool %r: its arguments are not checked", name)
+                log.debug("tool %r: %s", name, error)
+        raise InternalError(f"tool {name!r}: no grammar for its arguments")
 
     def _reasoned(self, wish: _Wish, reasoning: Reasoning, budget: int | None) -> Phase:
         """Reasoning, where it is open or may come, then what the request wants."""

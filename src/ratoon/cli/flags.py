@@ -23,6 +23,7 @@ PANELS = {
     "progress": "Streams",
     "temperature": "Sampling, where a request says nothing",
     "drop_billing": "Prompt",
+    "max_domains": "Router",
     "log_level": "Logging",
 }
 METAVARS = {

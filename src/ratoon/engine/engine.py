@@ -19,6 +19,7 @@ from ratoon.engine.model import BadState, Logits, Model, NoRoom
 from ratoon.engine.request import Request
 from ratoon.engine.sampler import Sampler
 from ratoon.engine.scheduler import Emission, Run, Scheduler, SchedulerConfig, StepPlan
+from ratoon.engine.scores import score
 from ratoon.errors import ConfigError, InternalError, ModelError, Overloaded, PromptTooLong
 
 log = logging.getLogger("ratoon.engine")
@@ -312,8 +313,12 @@ class Engine:
     def _sample(
         self, run: Run, logits: Logits | None, failed: list[tuple[Run, ModelError]]
     ) -> int | None:
-        """The next token. A request whose guide lets none come is added to ``failed``."""
+        """The next token. A request whose guide lets none come is added to ``failed``; one that
+        asks for scores gets them and no token."""
         if logits is None:
+            return None
+        if run.request.candidates:
+            self._emit([(run.request, score(logits, run.request.candidates))])
             return None
         try:
             return self._samplers[run.request.id].sample(logits)

@@ -1,4 +1,5 @@
-"""What the engine tells about a request: one ``Started``, then ``Token``s, then one last word."""
+"""What the engine tells about a request: one ``Started``, then ``Token``s or a ``Scored``, then one
+last word."""
 
 from __future__ import annotations
 
@@ -34,6 +35,15 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
+class Scored:
+    """How likely the token behind the prompt is in each group of candidates, as natural
+    logarithms of probabilities over the whole vocabulary, and the most likely token of all."""
+
+    log_probs: tuple[float, ...]
+    best: int
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The end; nothing follows. The end-of-turn token is neither emitted nor in ``n_output``."""
 
@@ -48,4 +58,4 @@ class Failed:
     error: RatoonError
 
 
-Event = Started | Token | Finished | Failed
+Event = Started | Token | Scored | Finished | Failed

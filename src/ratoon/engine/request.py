@@ -64,6 +64,8 @@ class Request:
     """A prompt to continue; with ``max_tokens`` 0, only to be computed and kept.
 
     ``emit`` is called on the engine thread, once per event, and must not block.
+    ``candidates`` are groups of tokens: the prompt is not continued, but a ``Scored`` tells how
+    likely its next token is in each; ``max_tokens`` is 0 then.
     ``boundaries`` are token offsets in the prompt where a saved state is likely to be reused.
     """
 
@@ -75,6 +77,7 @@ class Request:
     boundaries: tuple[int, ...] = ()
     priority: Priority = Priority.INTERACTIVE
     guide: Guide | None = None
+    candidates: tuple[tuple[int, ...], ...] = ()
     label: str = "req"  # what the log calls it
 
     state: RequestState = RequestState.WAITING
@@ -86,6 +89,11 @@ class Request:
     n_to_forward: int = 0  # prompt tokens left to compute at admission
     n_forwarded: int = 0  # prompt tokens computed so far
     timings: Timings = field(default_factory=Timings)
+
+    @property
+    def wants_logits(self) -> bool:
+        """Whether what comes behind the prompt is of interest."""
+        return self.max_tokens > 0 or bool(self.candidates)
 
     @property
     def n_tokens(self) -> int:

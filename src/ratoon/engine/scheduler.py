@@ -15,12 +15,13 @@ from ratoon.cache.placement import CacheOp, SeqId
 from ratoon.cache.prefix_cache import PrefixCache
 from ratoon.engine.events import Event, Failed, Finished, FinishReason, Started
 from ratoon.engine.model import Chunk
-from ratoon.engine.request import Request, RequestState
+from ratoon.engine.request import Priority, Request, RequestState
 from ratoon.errors import InternalError, RatoonError
 from ratoon.reuse.replies import path_digest
 
 Emission = tuple[Request, Event]
 
+BACKGROUND_TURN = 16  # beside interactive requests, background prefills get rows in each 16th step
 ADMISSION_TRIES = 64  # waiting requests looked at in one step
 TIDY_S = 0.25
 
@@ -29,7 +30,8 @@ TIDY_S = 0.25
 class SchedulerConfig:
     """``token_budget`` is the work of one step in rows. Beside decoding requests a prefill gets at
     most ``prefill_chunk`` rows a step and all prefills together ``idle_chunk``; without any, they
-    share ``idle_chunk``."""
+    share ``idle_chunk``. Background prefills never have more than ``prefill_chunk`` rows in all,
+    so that who comes need not wait long for the step under way."""
 
     n_ctx: int
     token_budget: int = 2048
@@ -75,7 +77,7 @@ class Part:
     def chunk(self) -> Chunk:
         start = self.run.n_computed
         tokens = self.run.tokens[start : start + self.n_rows]
-        wants_logits = self.reaches_end and self.run.request.max_tokens > 0
+        wants_logits = self.reaches_end and self.run.request.wants_logits
         return Chunk(self.run.lease.slot.seq_id, start, tokens, wants_logits)
 
 
@@ -101,6 +103,7 @@ class Scheduler:
         self.waiting: list[Request] = []
         self.running: list[Run] = []
         self.n_preemptions = 0
+        self._n_steps = 0
         self._tidied_s = 0.0
 
     @property
@@ -116,6 +119,7 @@ class Scheduler:
 
     def schedule(self, now: float) -> StepPlan:
         """The next step's plan."""
+        self._n_steps += 1
         started = self._admit(now)
         if now - self._tidied_s >= TIDY_S:
             self._tidied_s = now
@@ -155,7 +159,11 @@ class Scheduler:
                 return parts
             if len(self.running) == 1:
                 return self._shrink(parts[0])
-            self._preempt(self.running[-1], now)
+            self._preempt(self._least_urgent(), now)
+
+    def _least_urgent(self) -> Run:
+        """The youngest, in the background if any is."""
+        return max(reversed(self.running), key=lambda run: run.request.priority)
 
     def _shrink(self, part: Part) -> tuple[Part, ...]:
         n = min(part.n_rows, self.cache.n_free_cells)
@@ -165,9 +173,18 @@ class Scheduler:
         decoding = [Part(run, 1) for run in self.running if run.is_decoding]
         decoding = decoding[: self.config.token_budget]
         prefilling = [run for run in self.running if not run.is_decoding]
+        urgent = [run for run in prefilling if run.request.priority is Priority.INTERACTIVE]
+        background = [run for run in prefilling if run.request.priority is Priority.BACKGROUND]
         budget = min(self.config.token_budget - len(decoding), self.config.idle_chunk)
+        if (decoding or urgent) and self._n_steps % BACKGROUND_TURN:
+            background = []
+        least = min(self.config.prefill_chunk, budget) if background else 0
         cap = self.config.prefill_chunk if decoding else budget
-        return (*decoding, *self._share(prefilling, budget, cap))
+        return (
+            *decoding,
+            *self._share(urgent, budget - least, cap),
+            *self._share(background, least, cap),
+        )
 
     def _share(self, runs: Sequence[Run], budget: int, cap: int) -> Iterable[Part]:
         """Split half of ``budget`` rows evenly, so that none starves, and give the rest to those
@@ -263,7 +280,7 @@ class Scheduler:
         if self.cache.offload_all(now):
             return []
         if len(self.running) > 1:
-            self._preempt(self.running[-1], now)
+            self._preempt(self._least_urgent(), now)
             return []
         error = InternalError("the KV cache is full and nothing is left to evict")
         return self.fail([part.run for part in plan.parts], error, now)

@@ -9,7 +9,7 @@ from ratoon.cache.placement import MemoryKind
 from ratoon.cache.prefix_cache import PrefixCache
 from ratoon.engine.events import Event, Finished, FinishReason, Started
 from ratoon.engine.request import Priority, Request
-from ratoon.engine.scheduler import Scheduler, SchedulerConfig, StepPlan
+from ratoon.engine.scheduler import BACKGROUND_TURN, Scheduler, SchedulerConfig, StepPlan
 
 _ids = count()
 
@@ -123,6 +123,44 @@ def test_interactive_requests_overtake_background_ones() -> None:
     late = request(10, 2, priority=Priority.INTERACTIVE)
     start(sched, request(10, 1, priority=Priority.BACKGROUND), late)
     assert sched.waiting[0] is late
+
+
+def test_the_background_leaves_rows_to_others_but_is_not_forgotten() -> None:
+    sched = scheduler()
+    back = request(1900, 2, priority=Priority.BACKGROUND)
+    start(sched, back)
+    alone = sched.schedule(0.0)
+    assert rows(alone) == [100]  # a short step, so that who comes next need not wait long
+    run(sched, alone)
+    decoding(sched)
+    shares: list[int] = []
+    for _ in range(2 * BACKGROUND_TURN):
+        plan = sched.schedule(0.0)
+        shares.append(sum(part.n_rows for part in plan.parts if part.run.request is back))
+        run(sched, plan)
+    assert sorted(shares) == [0] * (2 * BACKGROUND_TURN - 2) + [100, 100]
+
+
+def test_the_background_is_preempted_first() -> None:
+    sched = scheduler(n_cells=1000)
+    back = request(900, 2, priority=Priority.BACKGROUND)
+    start(sched, back)
+    for _ in range(6):
+        run(sched, sched.schedule(0.0))
+    start(sched, request(800, 3))
+    for _ in range(8):
+        run(sched, sched.schedule(0.0))
+    assert sched.n_preemptions == 1
+    assert back in sched.waiting
+
+
+def test_a_request_for_scores_gets_logits_and_no_reply() -> None:
+    sched = scheduler()
+    start(sched, request(30, 1, max_tokens=0, candidates=((1,), (2, 3))))
+    plan = sched.schedule(0.0)
+    assert plan.parts[0].chunk.wants_logits
+    (last,) = sched.update(plan, [None], [False], 0.0)
+    assert last[1] == Finished(FinishReason.LENGTH, 0)
 
 
 def test_siblings_are_computed_once() -> None:

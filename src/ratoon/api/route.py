@@ -1,0 +1,123 @@
+"""``POST /route``: which tool serves a query."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Annotated, Any
+
+from anyio import to_thread
+from pydantic import BaseModel, Field, StrictBool, StrictInt
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from ratoon.api.body import parse_json, read_body
+from ratoon.api.domains import router_of, tenant_of
+from ratoon.api.hang_up import while_connected
+from ratoon.errors import RatoonError
+from ratoon.router.decide import Decision
+from ratoon.router.router import Arguments, Router
+from ratoon.wire import Items
+
+MAX_QUERY = 1 << 20  # characters; what fits the model's window is checked in tokens
+MAX_BATCH = 256
+MAX_AT_ONCE = 16  # queries of a batch; others have a turn between them
+N_CANDIDATES = 5
+
+Query = Annotated[str, Field(min_length=1, max_length=MAX_QUERY)]
+
+
+class Options(BaseModel):
+    domain_id: str
+    top_k: StrictInt = Field(N_CANDIDATES, ge=1)
+    include_schema: StrictBool = False
+    include_arguments: StrictBool = False
+
+
+class RouteRequest(Options):
+    query: Query
+
+
+class BatchRequest(Options):
+    queries: Items[Query] = Field(min_length=1, max_length=MAX_BATCH)
+
+
+async def route(http: Request) -> Response:
+    began_s = time.perf_counter()
+    asked = await _read(http, RouteRequest)
+    work = _route(router_of(http), tenant_of(http), asked, asked.query, began_s)
+    return JSONResponse(await while_connected(http, work))
+
+
+async def route_batch(http: Request) -> Response:
+    """All queries side by side; each has its own answer or error."""
+    began_s = time.perf_counter()
+    asked = await _read(http, BatchRequest)
+    router, tenant = router_of(http), tenant_of(http)
+    router.domains.get(tenant, asked.domain_id)
+
+    async def all_of_them() -> list[dict[str, Any]]:
+        gate = asyncio.Semaphore(MAX_AT_ONCE)
+
+        async def one(query: str) -> dict[str, Any]:
+            async with gate:
+                try:
+                    return await _route(router, tenant, asked, query, time.perf_counter())
+                except RatoonError as error:
+                    return {"error": {"type": error.kind, "message": str(error)}}
+
+        return list(await asyncio.gather(*map(one, asked.queries)))
+
+    results = await while_connected(http, all_of_them())
+    total_ms = _ms(time.perf_counter() - began_s)
+    return JSONResponse({"results": results, "timings": {"total_ms": total_ms}})
+
+
+async def _read(http: Request, kind: type[Any]) -> Any:
+    body = await read_body(http, http.app.state.service.settings.max_body_bytes)
+    return await to_thread.run_sync(parse_json, kind, body)
+
+
+async def _route(
+    router: Router, tenant: str, asked: Options, query: str, began_s: float
+) -> dict[str, Any]:
+    decision = await router.route(tenant, asked.domain_id, query)
+    name, confidence = decision.best
+    arguments: Arguments | None = None
+    if asked.include_arguments and name is not None:
+        arguments = await router.arguments(decision, name)
+    answer: dict[str, Any] = {
+        "domain_id": asked.domain_id,
+        "tool_name": name,
+        "confidence": confidence,
+        "top_candidates": [
+            {"name": each, "probability": share} for each, share in decision.ranked[: asked.top_k]
+        ],
+    }
+    if asked.include_arguments:
+        answer["arguments"] = arguments.value if arguments else None
+    if asked.include_schema:
+        answer["tool_schema"] = (
+            None if name is None else decision.domain.catalogue.tool(name).source
+        )
+    answer["cached_tokens"] = decision.n_cached
+    answer["prompt_tokens"] = decision.n_prompt
+    answer["timings"] = _timings(decision, arguments, time.perf_counter() - began_s)
+    return answer
+
+
+def _timings(decision: Decision, arguments: Arguments | None, total_s: float) -> dict[str, float]:
+    """Milliseconds; all but ``route_ms`` add up to it."""
+    spent = decision.spent
+    parts = {
+        "render_ms": spent.render_s,
+        "first_token_ms": spent.first_s,
+        "names_ms": spent.names_s,
+        "arguments_ms": arguments.seconds if arguments else 0.0,
+    }
+    parts["other_ms"] = total_s - sum(parts.values())
+    return {"route_ms": _ms(total_s)} | {name: _ms(value) for name, value in parts.items()}
+
+
+def _ms(seconds: float) -> float:
+    return round(1000 * seconds, 3)

@@ -1,0 +1,1 @@
+"""The router: which of a domain's tools serves a query."""

@@ -1,0 +1,178 @@
+"""The domains: which tools are registered, under which name, by whom."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from ratoon.engine.request import Request
+from ratoon.errors import InvalidRequest, NotFound, RatoonError
+from ratoon.router.catalogue import Catalogue, check_id, parse_tools
+from ratoon.router.prompt import DomainPrompt
+
+log = logging.getLogger("ratoon.router")
+
+VERSION = 1
+SEPARATOR = "/"  # between tenant and id; neither has one
+
+
+class Status(Enum):
+    REGISTERING = "registering"
+    READY = "ready"
+    FAILED = "failed"  # its prefix could not be computed ahead; queries try again
+
+
+class Records(Protocol):
+    """Where catalogues outlive the process. No method raises or waits, but for ``load``."""
+
+    def load(self) -> list[tuple[str, bytes]]: ...
+
+    def put(self, name: str, data: bytes) -> None: ...
+
+    def touch(self, name: str) -> None: ...
+
+    def remove(self, name: str) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Domain:
+    """A tenant's named catalogue. Times are of day, in seconds."""
+
+    tenant: str
+    id: str
+    prompt: DomainPrompt
+    registered_s: float
+    status: Status = Status.REGISTERING
+    error: str = ""
+    used_s: float = 0.0
+    n_queries: int = 0
+    n_forwarded: int = 0  # of the prefix, by the registration
+    prefill_s: float = 0.0
+    computing: Request | None = field(default=None, repr=False)
+
+    @property
+    def catalogue(self) -> Catalogue:
+        return self.prompt.catalogue
+
+    @property
+    def progress(self) -> float:
+        """The share of the prefix that is computed, from 0 to 1."""
+        if self.status is Status.READY:
+            return 1.0
+        request = self.computing
+        if request is None or not request.n_to_forward:
+            return 0.0
+        return min(1.0, request.n_forwarded / request.n_to_forward)
+
+
+class Domains:
+    """All tenants' domains, the least recently used of each tenant leaving when it has too many.
+    Belongs to one event loop."""
+
+    def __init__(
+        self,
+        max_domains: int,
+        records: Records | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.max_domains = max_domains
+        self._records = records
+        self._clock = clock
+        self._by_name: OrderedDict[tuple[str, str], Domain] = OrderedDict()
+
+    def add(self, tenant: str, domain_id: str, prompt: DomainPrompt) -> Domain:
+        """Register a catalogue; it takes the place of an older one of this id."""
+        now = self._clock()
+        domain = Domain(tenant, check_id(domain_id), prompt, now, used_s=now)
+        self._by_name[tenant, domain_id] = domain
+        self._by_name.move_to_end((tenant, domain_id))
+        self._save(domain)
+        self._bound(tenant)
+        return domain
+
+    def get(self, tenant: str, domain_id: str) -> Domain:
+        """Raises NotFound; another tenant's domain is not found either."""
+        domain = self._by_name.get((tenant, domain_id))
+        if domain is None:
+            raise NotFound(f"domain_id: no domain '{domain_id[:128]}' is registered")
+        return domain
+
+    def use(self, domain: Domain) -> None:
+        """It answers a query."""
+        domain.used_s = self._clock()
+        domain.n_queries += 1
+        key = (domain.tenant, domain.id)
+        if self._by_name.get(key) is domain:
+            self._by_name.move_to_end(key)
+            if self._records is not None:
+                self._records.touch(_record(domain))
+
+    def remove(self, tenant: str, domain_id: str) -> Domain:
+        """Raises NotFound."""
+        domain = self.get(tenant, domain_id)
+        del self._by_name[tenant, domain_id]
+        if self._records is not None:
+            self._records.remove(_record(domain))
+        return domain
+
+    def of(self, tenant: str) -> list[Domain]:
+        """A tenant's domains by their ids."""
+        return sorted(
+            (domain for domain in self._by_name.values() if domain.tenant == tenant),
+            key=lambda domain: domain.id,
+        )
+
+    def holds(self, prompt: DomainPrompt) -> bool:
+        """Whether some domain, of any tenant, has this catalogue."""
+        digest = prompt.catalogue.digest
+        return any(each.catalogue.digest == digest for each in self._by_name.values())
+
+    def saved(self) -> Iterator[tuple[str, str, Catalogue]]:
+        """Tenant, id and catalogue of what was registered with earlier servers, least recently
+        used first. What can't be read is removed."""
+        if self._records is None:
+            return
+        for name, data in self._records.load():
+            try:
+                yield _load(name, data)
+            except (ValueError, TypeError, KeyError, RatoonError) as error:
+                log.warning("a registered domain can't be read back: %s", type(error).__name__)
+                self._records.remove(name)
+
+    def _save(self, domain: Domain) -> None:
+        if self._records is not None:
+            self._records.put(_record(domain), _dump(domain.catalogue))
+
+    def _bound(self, tenant: str) -> None:
+        own = [domain for domain in self._by_name.values() if domain.tenant == tenant]
+        for domain in own[: max(0, len(own) - self.max_domains)]:
+            log.info("domain %s leaves: more than %d are registered", domain.id, self.max_domains)
+            self.remove(tenant, domain.id)
+
+
+def _record(domain: Domain) -> str:
+    return f"{domain.tenant}{SEPARATOR}{domain.id}"
+
+
+def _dump(catalogue: Catalogue) -> bytes:
+    value = {
+        "version": VERSION,
+        "system_prompt": catalogue.system_prompt,
+        "tools": [tool.source for tool in catalogue.tools],
+    }
+    return json.dumps(value).encode()
+
+
+def _load(name: str, data: bytes) -> tuple[str, str, Catalogue]:
+    tenant, _, domain_id = name.rpartition(SEPARATOR)
+    value = json.loads(data)
+    if value["version"] != VERSION:
+        raise InvalidRequest("another version's")
+    catalogue = Catalogue(parse_tools(value["tools"]), str(value["system_prompt"]))
+    return tenant, check_id(domain_id), catalogue

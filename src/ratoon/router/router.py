@@ -1,0 +1,186 @@
+"""The router: register tools once, route each query from what is kept of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ratoon.engine.events import FinishReason
+from ratoon.engine.request import Guide, Priority, Request
+from ratoon.errors import RatoonError
+from ratoon.router.ask import Engine, Task, ask
+from ratoon.router.catalogue import Catalogue, Tool, check_id
+from ratoon.router.decide import Decision, decide
+from ratoon.router.domains import Domain, Domains, Records, Status
+from ratoon.router.prompt import Prompts
+
+log = logging.getLogger("ratoon.router")
+
+
+class Guides(Protocol):
+    """Makes the constraints of arguments. Called from worker threads, several at once."""
+
+    def arguments(self, name: str, schema: Mapping[str, Any]) -> Guide: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RouterConfig:
+    """``max_domains``: of each tenant. ``max_arguments``: tokens of a tool's arguments."""
+
+    max_domains: int = 20
+    max_arguments: int = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What the model fills in for a tool. ``value`` is None where it did not come to an end."""
+
+    value: dict[str, Any] | None
+    text: str
+    seconds: float
+
+
+class Router:
+    """Belongs to one event loop; the model's work is done by the engine, that on texts by worker
+    threads."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        prompts: Callable[[], Prompts],
+        guides: Guides,
+        config: RouterConfig | None = None,
+        records: Records | None = None,
+    ) -> None:
+        """``prompts`` is called when the first domain is registered, as it takes a moment."""
+        self.config = config or RouterConfig()
+        self.domains = Domains(self.config.max_domains, records)
+        self._engine = engine
+        self._make_prompts = prompts
+        self._guides = guides
+        self._prompts: Prompts | None = None
+        self._lock = asyncio.Lock()  # guards the making of prompts
+        self._running: set[asyncio.Task[None]] = set()
+
+    # --- domains -------------------------------------------------------------------------------
+
+    async def register(self, tenant: str, domain_id: str, catalogue: Catalogue) -> Domain:
+        """Have a catalogue computed and kept; the domain is there at once and computed in the
+        background (``finish`` waits for it). Raises InvalidRequest, PromptTooLong."""
+        check_id(domain_id)
+        prompts = await self._ready()
+        prompt = await asyncio.to_thread(prompts.domain, catalogue)
+        domain = self.domains.add(tenant, domain_id, prompt)
+        self._start(domain)
+        return domain
+
+    async def append(self, tenant: str, domain_id: str, tools: Sequence[Tool]) -> Domain:
+        """Add tools at a domain's end; only they are computed. Raises NotFound, InvalidRequest."""
+        domain = self.domains.get(tenant, domain_id)
+        return await self.register(tenant, domain_id, domain.catalogue.with_tools(tools))
+
+    async def finish(self, domain: Domain) -> None:
+        """Wait until a domain's prefix is computed. Raises what its computation failed with."""
+        while domain.status is Status.REGISTERING:
+            running = [task for task in self._running if task.get_name() == _task_name(domain)]
+            if not running:
+                return
+            await asyncio.wait(running)
+
+    async def restore(self) -> int:
+        """Register again what earlier servers had; returns how many domains that is."""
+        saved = await asyncio.to_thread(lambda: list(self.domains.saved()))
+        n = 0
+        for tenant, domain_id, catalogue in saved:
+            try:
+                await self.register(tenant, domain_id, catalogue)
+                n += 1
+            except RatoonError as error:
+                log.warning("domain %s is not registered again: %s", domain_id, error)
+        return n
+
+    async def close(self) -> None:
+        """Stop what is computed in the background."""
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    async def _ready(self) -> Prompts:
+        async with self._lock:
+            if self._prompts is None:
+                self._prompts = await asyncio.to_thread(self._make_prompts)
+            return self._prompts
+
+    def _start(self, domain: Domain) -> None:
+        task = asyncio.get_running_loop().create_task(
+            self._compute(domain), name=_task_name(domain)
+        )
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _compute(self, domain: Domain) -> None:
+        """The prefix, to be kept; a query that comes meanwhile goes first, and shares it."""
+
+        def watch(request: Request) -> None:
+            domain.computing = request
+
+        prefix = domain.prompt.prefix
+        task = Task(
+            prefix, boundaries=(len(prefix),), priority=Priority.BACKGROUND, label="register"
+        )
+        began_s = time.perf_counter()
+        try:
+            answer = await ask(self._engine, task, watch)
+        except RatoonError as error:
+            domain.status, domain.error = Status.FAILED, str(error)
+            log.warning("domain %s was not computed ahead: %s", domain.id, error)
+        else:
+            domain.n_forwarded = answer.n_prompt - answer.n_cached
+            domain.status = Status.READY
+        finally:
+            domain.prefill_s = time.perf_counter() - began_s
+            domain.computing = None
+
+    # --- queries -------------------------------------------------------------------------------
+
+    async def route(self, tenant: str, domain_id: str, query: str) -> Decision:
+        """Which tool serves a query. Raises NotFound, InvalidRequest, PromptTooLong."""
+        domain = self.domains.get(tenant, domain_id)
+        self.domains.use(domain)
+        prompts = await self._ready()
+        began_s = time.perf_counter()
+        tokens = await asyncio.to_thread(prompts.query, domain.prompt, query)
+        render_s = time.perf_counter() - began_s
+        decision = await decide(self._engine, domain.prompt, tokens)
+        decision.spent.render_s = render_s
+        return decision
+
+    async def arguments(self, decision: Decision, name: str) -> Arguments:
+        """What a tool of the decision's domain is to be called with: JSON of its schema, from the
+        same prompt."""
+        prompts = await self._ready()
+        tool = decision.domain.catalogue.tool(name)
+        began_s = time.perf_counter()
+        guide = await asyncio.to_thread(self._guides.arguments, name, tool.parameters)
+        prompt = prompts.chosen(decision.tokens, name)
+        n_free = self._engine.n_ctx - len(prompt)
+        task = Task(
+            prompt,
+            max_tokens=max(1, min(self.config.max_arguments, n_free)),
+            boundaries=(len(decision.domain.prefix),),
+            guide=guide,
+        )
+        answer = await ask(self._engine, task)
+        text = answer.text.decode("utf-8", "replace")
+        value = json.loads(text) if answer.reason is FinishReason.STOP else None
+        return Arguments(value, text, time.perf_counter() - began_s)
+
+
+def _task_name(domain: Domain) -> str:
+    return f"register {id(domain)}"
