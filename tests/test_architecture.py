@@ -59,6 +59,11 @@ PLACES = {
     "asyncio": {"cli.serve", "api", "router", "console", "bench", "client"},
     "huggingface_hub": {"weights"},
     "pydantic_settings": {"config"},
+    "openai": {"router.openai_llm"},
+    "anthropic": {"router.anthropic_llm"},
+    "cryptography": {"router.box"},
+    "jsonschema": {"router.fault"},
+    "httpx": {"bench", "client", "cli.claude", "router"},
 }
 # the cache decides; it never waits, measures time or talks to anything
 CACHE_LIBRARIES = sys.stdlib_module_names - {"asyncio", "ctypes", "socket", "threading", "time"}

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from starlette.types import ASGIApp
+
 from ratoon.api.app import create_app
 from ratoon.api.service import ApiSettings, Service
 from ratoon.api.think import Signer, ThinkSwitch
@@ -18,7 +20,7 @@ from ratoon.chat.guides import GuideMaker
 from ratoon.chat.normalise import Rules
 from ratoon.chat.render import Renderer
 from ratoon.chat.template import ChatTemplate
-from ratoon.config import Settings
+from ratoon.config import Settings, is_loopback
 from ratoon.disk.behind import WriteBehind
 from ratoon.disk.fingerprint import Fingerprint
 from ratoon.disk.store import DiskConfig, DiskStore
@@ -30,8 +32,16 @@ from ratoon.engine.model import Model
 from ratoon.engine.options import ModelOptions
 from ratoon.engine.request import SamplingParams
 from ratoon.errors import ConfigError, ModelError
-from ratoon.kept import open_catalogues, open_memory, open_records
+from ratoon.kept import open_catalogues, open_memory, open_records, open_secrets
 from ratoon.reuse.replies import ReplyMemory
+from ratoon.router.anthropic_llm import LocalLlm
+from ratoon.router.box import KeyBox
+from ratoon.router.credentials import Access, Credentials
+from ratoon.router.desk import Desk
+from ratoon.router.execute import Functions
+from ratoon.router.hosts import Hosts
+from ratoon.router.pipeline import PipelineConfig
+from ratoon.router.preload import read_preload
 from ratoon.router.prompt import Prompts
 from ratoon.router.router import Router, RouterConfig
 from ratoon.weights import find_weights
@@ -58,8 +68,13 @@ class Server:
             each.close()
 
 
-def build(settings: Settings, progress: Callable[[float], None] | None = None) -> Server:
-    """Wire a server. ``progress`` hears the loaded share of the model, from 0 to 1."""
+def build(
+    settings: Settings,
+    progress: Callable[[float], None] | None = None,
+    functions: Functions | None = None,
+) -> Server:
+    """Wire a server. ``progress`` hears the loaded share of the model, from 0 to 1; ``functions``
+    are Python tools, by name, that queries may have run with the executor ``callable``."""
     model = _load(settings, progress)
     template = _template_source(settings.chat_template, model)
     identity = _identity(settings, model)
@@ -71,6 +86,14 @@ def build(settings: Settings, progress: Callable[[float], None] | None = None) -
     renderer = _renderer(settings, model, template, replies)
     guides = GuideMaker(model.vocab)
     catalogues = open_catalogues(settings, identity)
+    secrets = open_secrets(settings, identity)
+    router = Router(
+        engine,
+        lambda: Prompts(renderer, model.vocab, engine.n_ctx),
+        guides,
+        RouterConfig(max_domains=settings.max_domains, preload=read_preload(settings.preload)),
+        catalogues,
+    )
     service = Service(
         engine,
         renderer,
@@ -79,16 +102,43 @@ def build(settings: Settings, progress: Callable[[float], None] | None = None) -
         signer=_signer(settings, engine.model_name),
         settings=_api_settings(settings),
         replies=replies,
-        router=Router(
-            engine,
-            lambda: Prompts(renderer, model.vocab, engine.n_ctx),
-            guides,
-            RouterConfig(max_domains=settings.max_domains),
-            catalogues,
-        ),
+        router=router,
+        desk=_desk(settings, router, secrets, functions or {}, lambda: app),
     )
-    kept = tuple(each for each in (records, catalogues) if each is not None)
-    return Server(create_app(service), engine, kept)
+    app = create_app(service)
+    kept = tuple(each for each in (records, catalogues, secrets and secrets[1]) if each)
+    return Server(app, engine, kept)
+
+
+def _desk(
+    settings: Settings,
+    router: Router,
+    secrets: tuple[KeyBox, WriteBehind] | None,
+    functions: Functions,
+    app: Callable[[], ASGIApp],
+) -> Desk:
+    """Answers queries; the model that is served here is one of those that can."""
+    hosts = Hosts(settings.allow_hosts, has_local=is_loopback(settings.host))
+    default = None
+    if settings.llm_provider != "local" and settings.llm_api_key is not None:
+        key = settings.llm_api_key.get_secret_value()
+        model, base_url = settings.llm_model, settings.llm_base_url
+        default = Access(settings.llm_provider, key, model, base_url)
+    box, records = secrets or (None, None)
+    config = PipelineConfig(
+        high=settings.high_confidence,
+        low=settings.low_confidence,
+        max_calls=settings.max_tool_calls,
+        timeout_s=settings.query_timeout_s,
+    )
+    return Desk(
+        router,
+        Credentials(hosts, default, box, records),
+        hosts,
+        lambda: LocalLlm(app(), settings.key, settings.query_timeout_s),
+        functions,
+        config,
+    )
 
 
 def _load(settings: Settings, progress: Callable[[float], None] | None) -> Model:

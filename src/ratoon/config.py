@@ -7,11 +7,11 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import ByteSize, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from ratoon.errors import ConfigError
 
@@ -149,8 +149,51 @@ class Settings(BaseSettings):
     max_domains: int = Field(
         20, ge=1, le=10_000, description="most domains of tools that are registered at a time"
     )
+    preload: Annotated[dict[str, Path], NoDecode] = Field(
+        default_factory=dict,
+        description="domains to register at the start: id=tools.json, several with commas",
+    )
+    allow_hosts: Annotated[list[str], NoDecode] = Field(
+        default_factory=list,
+        description="hosts, with commas, that tools and language models of requests may be on, "
+        "besides OpenAI's, Anthropic's and, for a server on loopback, this machine; *.x: all "
+        "below x",
+    )
+    llm_provider: Literal["openai", "claude", "local"] = Field(
+        "local", description="whose language model answers queries where nothing else is set"
+    )
+    llm_api_key: SecretStr | None = Field(None, description="key for that language model")
+    llm_model: str = Field("", description="its name; default: the provider's")
+    llm_base_url: str | None = Field(None, min_length=1, description="its server's address")
+    high_confidence: float = Field(
+        0.7, ge=0, le=1, description="from here on, the router's choice is called"
+    )
+    low_confidence: float = Field(
+        0.2, ge=0, le=1, description="below, no tool is; between, the language model decides"
+    )
+    max_tool_calls: int = Field(10, ge=1, le=1000, description="most tool calls for one query")
+    query_timeout_s: float = Field(
+        120.0, gt=0, description="longest time for one query, in seconds"
+    )
 
     log_level: LogLevel = Field("info", description="how much is logged")
+
+    @field_validator("preload", mode="before")
+    @classmethod
+    def _as_pairs(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        pairs = [item.partition("=") for item in value.split(",") if item.strip()]
+        if not all(middle and name.strip() and path.strip() for name, middle, path in pairs):
+            raise ValueError("must be id=file, several with commas")
+        return {name.strip(): path.strip() for name, _, path in pairs}
+
+    @field_validator("allow_hosts", mode="before")
+    @classmethod
+    def _as_list(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        return [item.strip() for item in value.split(",") if item.strip()]
 
     @field_validator("n_ctx", "n_cells")
     @classmethod
@@ -169,6 +212,12 @@ class Settings(BaseSettings):
         if not is_loopback(self.host) and not self.key:
             text = f"host {self.host} can be reached from other machines, so api_key must be set"
             raise _conflict(text, "host", "api_key")
+        if self.low_confidence > self.high_confidence:
+            text = "low_confidence must not be above high_confidence"
+            raise _conflict(text, "low_confidence", "high_confidence")
+        if self.llm_provider != "local" and not (self.llm_api_key or SecretStr("")):
+            text = f"llm_provider {self.llm_provider} needs an llm_api_key"
+            raise _conflict(text, "llm_provider", "llm_api_key")
         self._check_kv()
         return self
 
@@ -276,7 +325,7 @@ def _explain(
         if item["type"] == "extra_forbidden":
             lines.append(f"{source(name)}: there is no such setting")
         else:
-            shown = "" if name == "api_key" else f" (got {item['input']!r})"
+            shown = "" if name.endswith("api_key") else f" (got {item['input']!r})"
             lines.append(f"{source(name)}: {message[0].lower()}{message[1:]}{shown}")
     return "; ".join(lines)
 

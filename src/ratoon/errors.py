@@ -13,6 +13,8 @@ RatoonError
 ├── RequestTooLarge        413  request_too_large
 ├── RateLimited            429  rate_limit_error
 ├── Overloaded             529  overloaded_error
+├── UpstreamError          502  api_error
+├── TookTooLong            504  timeout_error
 └── InternalError          500  api_error
 
 Each class carries the HTTP status and the Anthropic error type, so the edge maps them in one place.
@@ -108,6 +110,19 @@ class RateLimited(RatoonError):
 
     status = 429
     kind = "rate_limit_error"
+
+
+class UpstreamError(RatoonError):
+    """Another server that the request needs gave no usable answer."""
+
+    status = 502
+
+
+class TookTooLong(RatoonError):
+    """The request was not done within its time."""
+
+    status = 504
+    kind = "timeout_error"
 
 
 class Overloaded(RatoonError):

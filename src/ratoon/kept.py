@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 
 from ratoon.config import Settings
 from ratoon.disk.behind import BehindConfig, WriteBehind
 from ratoon.disk.fingerprint import Fingerprint
 from ratoon.reuse.replies import ReplyMemory
 from ratoon.reuse.saved import SavedReplies
+from ratoon.router.box import KeyBox
+
+log = logging.getLogger("ratoon.kept")
 
 CATALOGUE_BYTES = 256 << 20
+SECRET_BYTES = 1 << 20
 
 
 def open_records(
@@ -30,6 +35,21 @@ def open_catalogues(settings: Settings, identity: Fingerprint | None) -> WriteBe
         return None
     owner = hashlib.blake2b(identity.model.encode(), digest_size=16, person=b"ratoon domains")
     return WriteBehind(settings.states_dir, owner.hexdigest(), BehindConfig(CATALOGUE_BYTES))
+
+
+def open_secrets(
+    settings: Settings, identity: Fingerprint | None
+) -> tuple[KeyBox, WriteBehind] | None:
+    """Where the keys of language models are kept on disk, locked; ``None`` if they are not."""
+    if identity is None:
+        return None
+    try:
+        box = KeyBox.open(settings.states_dir)
+    except (OSError, ValueError) as error:
+        log.warning("no keys are kept on disk: %s", type(error).__name__)
+        return None
+    owner = hashlib.blake2b(digest_size=16, person=b"ratoon secrets").hexdigest()
+    return box, WriteBehind(settings.states_dir, owner, BehindConfig(SECRET_BYTES))
 
 
 def open_memory(settings: Settings, records: WriteBehind | None) -> ReplyMemory | None:

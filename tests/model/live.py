@@ -64,7 +64,7 @@ def live(settings: Settings) -> Iterator[Live]:
         app: Any = server.app
         server.engine.start()
         try:
-            with serving(app) as url:
+            with serving(app, has_lifespan=True) as url:
                 service = app.state.service
                 yield Live(url, server.engine, service.renderer, service.replies)
         finally:

@@ -150,10 +150,14 @@ class Switch:
 
 
 @contextmanager
-def serving(app: ASGIApp) -> Iterator[str]:
+def serving(app: ASGIApp, *, has_lifespan: bool = False) -> Iterator[str]:
     """The base URL of a real server on a free port."""
     config = uvicorn.Config(
-        app, port=0, log_level="error", lifespan="off", timeout_graceful_shutdown=1
+        app,
+        port=0,
+        log_level="error",
+        lifespan="on" if has_lifespan else "off",
+        timeout_graceful_shutdown=1,
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)

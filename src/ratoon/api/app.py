@@ -21,10 +21,12 @@ from ratoon.api.domains import (
 )
 from ratoon.api.envelope import Envelope
 from ratoon.api.errors import on_hang_up, on_http_error, on_ratoon_error
+from ratoon.api.llm_config import list_llms, remove_llm, set_llm
 from ratoon.api.local import LocalOnly
 from ratoon.api.messages import count_tokens, create_message
 from ratoon.api.models import get_model, list_models
 from ratoon.api.probes import health, hello, metrics
+from ratoon.api.query import query
 from ratoon.api.route import route, route_batch
 from ratoon.api.service import Service
 from ratoon.api.think import get_think, set_think
@@ -46,6 +48,10 @@ def routes() -> list[Route]:
         Route("/domains/{domain_id}/tools", append_tools, methods=["PATCH"]),
         Route("/route", route, methods=["POST"]),
         Route("/route/batch", route_batch, methods=["POST"]),
+        Route("/query", query, methods=["POST"]),
+        Route("/admin/llm-config", list_llms, methods=["GET"]),
+        Route("/admin/llm-config/{domain_id}", set_llm, methods=["POST"]),
+        Route("/admin/llm-config/{domain_id}", remove_llm, methods=["DELETE"]),
         Route("/think", get_think, methods=["GET"]),
         Route("/think", set_think, methods=["POST"]),
         Route("/health", health, methods=["GET"]),
@@ -83,7 +89,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Domains of earlier servers are there as soon as this one answers."""
     router = app.state.service.router
     if router is not None:
-        await router.restore()
+        await router.open()
     yield
     if router is not None:
         await router.close()

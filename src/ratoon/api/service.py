@@ -15,6 +15,7 @@ from ratoon.chat.render import Prompt
 from ratoon.engine.request import Guide, Request, SamplingParams
 from ratoon.metrics import Metrics
 from ratoon.reuse.replies import ReplyMemory
+from ratoon.router.desk import Desk
 from ratoon.router.router import Router
 
 
@@ -89,4 +90,5 @@ class Service:
     fingerprints: Fingerprints = field(default_factory=Fingerprints)
     replies: ReplyMemory | None = None  # None: every reply is rendered as the client wrote it
     router: Router | None = None  # None: no domains
+    desk: Desk | None = None  # None: queries are routed only
     clock: Callable[[], float] = time.monotonic

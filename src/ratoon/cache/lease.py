@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ratoon.cache.placement import Snapshot
+from ratoon.cache.placement import SeqId, Snapshot
 from ratoon.cache.slots import Slot
 
 
@@ -26,10 +26,11 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """These first ``n_tokens`` will soon be there: another request computes them, or they are being
-    read from disk. Waiting beats computing."""
+    """These first ``n_tokens`` will soon be there: the request on the sequence ``leader`` computes
+    them, or, without one, they are being read from disk. Waiting beats computing."""
 
     n_tokens: int
+    leader: SeqId | None = None
 
 
 @dataclass(frozen=True, slots=True)

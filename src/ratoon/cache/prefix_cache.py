@@ -86,7 +86,7 @@ class PrefixCache:
         if not self.memory.can_trim:
             self._leases[leader].cuts.add(reach)
             self._leases[leader].saves.add(reach)
-        return Wait(reach)
+        return Wait(reach, leader.seq_id)
 
     def _settle(self, lease: Lease, node: Node) -> None:
         """The lease's sequence now heads for ``node``, the end of its prompt."""

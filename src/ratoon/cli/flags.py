@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ByteSize, SecretStr
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
 from ratoon.config import Settings, env_name, flag_name, load_settings
 
@@ -33,6 +34,8 @@ METAVARS = {
     "replay_bytes": "SIZE",
     "cache_dir": "FOLDER",
     "disk_bytes": "SIZE",
+    "preload": "ID=FILE,...",
+    "allow_hosts": "HOST,...",
 }
 _CONFIG_HELP = "TOML file with settings; default: ratoon.toml in this folder, if there is one."
 
@@ -74,7 +77,7 @@ def _flag(name: str, field: FieldInfo, panel: str) -> Any:
     is_switch, default = field.annotation is bool, field.default
     if field.annotation == SecretStr | None:
         text += f" Better given as {env_name(name)}: flags show in the process list."
-    if default is not None:
+    if default is not None and default not in ("", PydanticUndefined):
         shown = ("off", "on")[default] if is_switch else default
         if isinstance(default, ByteSize) and default:
             shown = default.human_readable()

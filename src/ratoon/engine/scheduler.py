@@ -133,10 +133,11 @@ class Scheduler:
             if len(self.running) >= self.config.max_running:
                 break
             tokens = request.prompt + request.output
-            lease = self.cache.acquire(tokens, request.boundaries, now)
+            lease = self._acquire(request, tokens, now)
             if isinstance(lease, Full):
                 break
             if isinstance(lease, Wait):
+                self._hurry(lease.leader, request.priority)
                 continue
             self.waiting.remove(request)
             self.running.append(Run(request, lease, tokens))
@@ -149,6 +150,23 @@ class Scheduler:
                 event = Started(len(request.prompt), lease.n_cached, lease.layer)
                 started.append((request, event))
         return started
+
+    def _acquire(self, request: Request, tokens: list[int], now: float) -> Lease | Wait | Full:
+        """A sequence; where there is none, one that less urgent requests have is taken away."""
+        while True:
+            lease = self.cache.acquire(tokens, request.boundaries, now)
+            if not (isinstance(lease, Full) and self.running):
+                return lease
+            last = self._least_urgent()
+            if last.request.priority <= request.priority:
+                return lease
+            self._preempt(last, now)
+
+    def _hurry(self, leader: SeqId | None, priority: Priority) -> None:
+        """What an urgent request waits for is urgent."""
+        for run in self.running:
+            if run.lease.slot.seq_id == leader:
+                run.request.priority = min(run.request.priority, priority)
 
     def _fit(self, now: float) -> tuple[Part, ...]:
         """Parts that the free cells can hold; preempts the youngest while they can't."""

@@ -23,7 +23,7 @@ def score(logits: Logits, groups: Sequence[Sequence[int]]) -> Scored:
 
 
 def _log_sum(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
-    if not len(values):
-        return -np.inf
-    highest = float(values.max())
+    highest = float(values.max(initial=-np.inf))
+    if highest == -np.inf:
+        return highest
     return highest + float(np.log(np.exp(values - highest).sum()))

@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ratoon.engine.events import FinishReason
@@ -30,9 +30,11 @@ class Guides(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RouterConfig:
-    """``max_domains``: of each tenant. ``max_arguments``: tokens of a tool's arguments."""
+    """``max_domains``: of each tenant. ``max_arguments``: tokens of a tool's arguments.
+    ``preload``: what is registered at the start, by id."""
 
     max_domains: int = 20
+    preload: Mapping[str, Catalogue] = field(default_factory=dict)
     max_arguments: int = 512
 
 
@@ -92,9 +94,12 @@ class Router:
                 return
             await asyncio.wait(running)
 
-    async def restore(self) -> int:
-        """Register again what earlier servers had; returns how many domains that is."""
+    async def open(self) -> int:
+        """Register again what earlier servers had, and what is to be there from the start;
+        returns how many domains that is."""
         saved = await asyncio.to_thread(lambda: list(self.domains.saved()))
+        given = [("", name, catalogue) for name, catalogue in self.config.preload.items()]
+        saved = [each for each in saved if each[0] or each[1] not in self.config.preload] + given
         n = 0
         for tenant, domain_id, catalogue in saved:
             try:

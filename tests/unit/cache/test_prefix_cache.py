@@ -364,7 +364,7 @@ def test_a_sibling_forks_from_a_running_request() -> None:
 def test_siblings_that_arrive_together_wait_for_the_first() -> None:
     cache = PrefixCache(config())
     leader = acquire(cache, [*range(50), 100])
-    assert cache.acquire([*range(50), 200], (), 0.0) == Wait(50)
+    assert cache.acquire([*range(50), 200], (), 0.0) == Wait(50, leader.slot.seq_id)
     cache.advance([(leader, 50)])
     assert acquire(cache, [*range(50), 200]).n_cached == 50
 

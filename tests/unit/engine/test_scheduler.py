@@ -154,6 +154,17 @@ def test_the_background_is_preempted_first() -> None:
     assert back in sched.waiting
 
 
+def test_what_an_urgent_request_waits_for_is_urgent() -> None:
+    sched = scheduler()
+    back = request(1900, 2, priority=Priority.BACKGROUND)
+    start(sched, back)
+    run(sched, sched.schedule(0.0))
+    start(sched, request(1950, 2))
+    sched.schedule(0.0)
+    assert rows(sched.schedule(0.0)) == [400]
+    assert back.priority is Priority.INTERACTIVE
+
+
 def test_a_request_for_scores_gets_logits_and_no_reply() -> None:
     sched = scheduler()
     start(sched, request(30, 1, max_tokens=0, candidates=((1,), (2, 3))))

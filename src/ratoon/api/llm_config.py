@@ -1,0 +1,55 @@
+"""``/admin/llm-config``: the language models that answer a domain's queries."""
+
+from __future__ import annotations
+
+from anyio import to_thread
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from ratoon.api.body import parse_json, read_body
+from ratoon.api.domains import tenant_of
+from ratoon.api.query import Headers, desk_of
+from ratoon.api.service import Service
+from ratoon.router.catalogue import check_id
+from ratoon.router.credentials import Access, provider_of
+
+
+class LlmConfig(BaseModel):
+    provider: str
+    api_key: str = Field("", repr=False)
+    model: str | None = None
+    base_url: str | None = None
+    extra_headers: Headers | None = Field(None, repr=False)
+    system_prompt: str | None = None
+
+
+async def set_llm(http: Request) -> Response:
+    service: Service = http.app.state.service
+    desk, domain_id = desk_of(http), check_id(http.path_params["domain_id"])
+    body = await read_body(http, service.settings.max_body_bytes)
+    asked = await to_thread.run_sync(parse_json, LlmConfig, body)
+    access = desk.check(
+        Access(
+            provider_of(asked.provider, "provider"),
+            asked.api_key,
+            asked.model or "",
+            asked.base_url,
+            dict(asked.extra_headers or {}),
+            asked.system_prompt or "",
+        )
+    )
+    desk.credentials.set(tenant_of(http), domain_id, access)
+    shown = {"status": "configured", "domain_id": domain_id, "config": access.masked()}
+    return JSONResponse(shown)
+
+
+async def list_llms(http: Request) -> Response:
+    stored = desk_of(http).credentials.of(tenant_of(http))
+    return JSONResponse({"configs": {name: access.masked() for name, access in stored.items()}})
+
+
+async def remove_llm(http: Request) -> Response:
+    domain_id = check_id(http.path_params["domain_id"])
+    desk_of(http).credentials.remove(tenant_of(http), domain_id)
+    return JSONResponse({"status": "removed", "domain_id": domain_id})

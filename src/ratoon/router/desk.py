@@ -1,0 +1,78 @@
+"""Where queries that are to be answered come in: who works on each is settled here."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+
+from ratoon.errors import InvalidRequest
+from ratoon.router.anthropic_llm import AnthropicLlm
+from ratoon.router.credentials import Access, Credentials, Wish
+from ratoon.router.execute import MOCK, Functions, executor
+from ratoon.router.hosts import Hosts
+from ratoon.router.llm import Llm
+from ratoon.router.openai_llm import OpenAiLlm
+from ratoon.router.pipeline import Job, PipelineConfig, Step, run_pipeline
+from ratoon.router.router import Router
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A query as a client sends it."""
+
+    domain_id: str
+    query: str
+    executor: str = MOCK
+    wish: Wish = field(default_factory=Wish)
+    thinks: bool | None = None  # None: as the server's setting says
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """``local`` gives the model that this server runs; ``functions`` are Python tools."""
+
+    router: Router
+    credentials: Credentials
+    hosts: Hosts
+    local: Callable[[], Llm]
+    functions: Functions = field(default_factory=dict)
+    config: PipelineConfig = field(default_factory=PipelineConfig)
+    thinks: bool = False
+
+    async def answer(self, tenant: str, question: Question) -> AsyncGenerator[Step]:
+        """Step by step. Raises NotFound, InvalidRequest before the first one."""
+        self.router.domains.get(tenant, question.domain_id)
+        runner = executor(question.executor, self.hosts, self.functions)
+        access = self.credentials.resolve(tenant, question.domain_id, question.wish)
+        llm = self._llm(access)
+        job = Job(
+            tenant,
+            question.domain_id,
+            question.query,
+            llm,
+            runner,
+            access.system_prompt,
+            self.thinks if question.thinks is None else question.thinks,
+        )
+        try:
+            async with aclosing(run_pipeline(self.router, job, self.config)) as steps:
+                async for step in steps:
+                    yield step
+        finally:
+            await llm.close()
+
+    def check(self, access: Access) -> Access:
+        """Access that may be stored. Raises InvalidRequest."""
+        if access.provider != "local" and not access.api_key:
+            raise InvalidRequest("api_key: Field required")
+        base_url = access.base_url
+        return replace(access, base_url=base_url and self.hosts.check(base_url, "base_url"))
+
+    def _llm(self, access: Access) -> Llm:
+        if access.provider == "local":
+            return self.local()
+        kind = OpenAiLlm if access.provider == "openai" else AnthropicLlm
+        return kind(
+            access.api_key, access.model, access.base_url, access.headers, self.config.timeout_s
+        )

@@ -1,0 +1,159 @@
+"""Models behind the OpenAI Chat Completions API, whoever serves it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import openai
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
+
+from ratoon.errors import UpstreamError
+from ratoon.router.catalogue import Tool
+from ratoon.router.llm import Asked, Call, Called, Prompt, Reply, Results, Turn
+
+DEFAULT_MODEL = "gpt-4o"
+_END = "/chat/completions"  # a client may give the whole address
+_UNSENDABLE = re.compile(r"[^A-Za-z0-9_-]")
+_MAX_NAME = 64
+
+
+class OpenAiLlm:
+    """One caller's access to a server. The client does not follow redirects: a key goes to the
+    address it was given for and nowhere else."""
+
+    def __init__(
+        self,
+        api_key: str,
+        model: str = "",
+        base_url: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = 120.0,
+    ) -> None:
+        self._model = model or DEFAULT_MODEL
+        self._client = AsyncOpenAI(
+            api_key=api_key,
+            base_url=base_url.rstrip("/").removesuffix(_END) if base_url else None,
+            default_headers=dict(headers or {}),
+            timeout=timeout_s,
+            http_client=DefaultAsyncHttpxClient(follow_redirects=False, timeout=timeout_s),
+        )
+
+    async def reply(self, prompt: Prompt) -> Reply:
+        """Raises UpstreamError."""
+        names = _sendable_names(prompt.tools)
+        try:
+            answer = await self._client.chat.completions.create(**self._body(prompt, names))
+        except openai.OpenAIError as error:
+            raise UpstreamError(_explain(error)) from None
+        return _reply(answer, {sent: name for name, sent in names.items()})
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    def _body(self, prompt: Prompt, names: Mapping[str, str]) -> dict[str, Any]:
+        messages = [{"role": "system", "content": prompt.system}] if prompt.system else []
+        for turn in prompt.turns:
+            messages += _messages(turn, names)
+        body: dict[str, Any] = {
+            "model": self._model,
+            "messages": messages,
+            "max_tokens": prompt.max_tokens,
+        }
+        if prompt.temperature is not None:
+            body["temperature"] = prompt.temperature
+        if prompt.tools:
+            body["tools"] = [_tool(tool, names[tool.name]) for tool in prompt.tools]
+            body["tool_choice"] = _choice(prompt, names)
+        if prompt.thinks:
+            body["extra_body"] = {"enable_thinking": True}
+        return body
+
+
+def _sendable_names(tools: Iterable[Tool]) -> dict[str, str]:
+    """The API takes fewer characters in a name than tools may have; names stay different."""
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for tool in tools:
+        base = _UNSENDABLE.sub("_", tool.name)[:_MAX_NAME]
+        sent, n = base, 2
+        while sent in taken:
+            sent, n = f"{base[: _MAX_NAME - 8]}_{n}", n + 1
+        taken.add(sent)
+        names[tool.name] = sent
+    return names
+
+
+def _choice(prompt: Prompt, names: Mapping[str, str]) -> Any:
+    if prompt.bars_calls:
+        return "none"
+    if prompt.forced is None:
+        return "auto"
+    return {"type": "function", "function": {"name": names[prompt.forced]}}
+
+
+def _tool(tool: Tool, name: str) -> dict[str, Any]:
+    function = {
+        "name": name,
+        "description": tool.description,
+        "parameters": dict(tool.parameters),
+    }
+    return {"type": "function", "function": function}
+
+
+def _messages(turn: Turn, names: Mapping[str, str]) -> list[dict[str, Any]]:
+    match turn:
+        case Asked():
+            return [{"role": "user", "content": turn.text}]
+        case Called():
+            calls = [_call(call, names) for call in turn.calls]
+            return [{"role": "assistant", "content": turn.text or None, "tool_calls": calls}]
+        case Results():
+            return [
+                {"role": "tool", "tool_call_id": each.call.id, "content": each.text}
+                for each in turn.results
+            ]
+
+
+def _call(call: Call, names: Mapping[str, str]) -> dict[str, Any]:
+    arguments = call.text if call.arguments is None else json.dumps(call.arguments)
+    function = {"name": names.get(call.name, call.name), "arguments": arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _reply(answer: Any, names: Mapping[str, str]) -> Reply:
+    if not answer.choices:
+        raise UpstreamError("the language model gave no answer")
+    message = answer.choices[0].message
+    calls = tuple(
+        Call.parse(
+            call.id,
+            names.get(call.function.name, call.function.name),
+            call.function.arguments,
+        )
+        for call in message.tool_calls or ()
+        if call.type == "function"
+    )
+    usage = answer.usage
+    counts = {"input_tokens": usage.prompt_tokens, "output_tokens": usage.completion_tokens}
+    return Reply(
+        message.content or "",
+        calls,
+        # no field of the official API; several servers send it
+        thinking=getattr(message, "reasoning_content", None) or "",
+        model=answer.model or "",
+        usage=counts if usage else {},
+    )
+
+
+def _explain(error: openai.OpenAIError) -> str:
+    """What went wrong, without anything that a key or an address may be in."""
+    if isinstance(error, openai.APIStatusError):
+        return f"the language model's server answered {error.status_code}"
+    if isinstance(error, openai.APITimeoutError):
+        return "the language model's server did not answer in time"
+    if isinstance(error, openai.APIConnectionError):
+        return "the language model's server can't be reached"
+    return "the language model's server gave no usable answer"

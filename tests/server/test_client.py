@@ -1,0 +1,131 @@
+"""The Python client, against a real server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from ratoon.client import AsyncRatoonClient, ClientError, RatoonClient
+from ratoon.config import Settings
+from tests.model.live import live
+from tests.server.scripted import serving
+
+SCHEMA = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
+TOOLS = [
+    {"type": "function", "function": {"name": "get_order", "parameters": SCHEMA}},
+    {"type": "function", "function": {"name": "list_orders", "description": "All of them."}},
+]
+
+
+class Waiting:
+    """The client for coroutines, used as the other one is."""
+
+    def __init__(self, url: str) -> None:
+        self._runner = asyncio.Runner()
+        self._client = AsyncRatoonClient(url)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._client, name)
+
+        async def collected(*given: Any, **options: Any) -> list[Any]:
+            return [each async for each in method(*given, **options)]
+
+        is_stream = name.endswith("_events")
+        return lambda *a, **o: self._runner.run((collected if is_stream else method)(*a, **o))
+
+    def close(self) -> None:
+        self._runner.run(self._client.close())
+        self._runner.close()
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with live(Settings(model="dummy")) as running:
+        yield running.url
+
+
+@pytest.fixture(params=[RatoonClient, Waiting])
+def client(url: str, request: pytest.FixtureRequest) -> Iterator[Any]:
+    client = request.param(url)
+    yield client
+    client.close()
+
+
+def test_tools_are_registered_routed_and_removed(client: Any) -> None:
+    assert client.health()["status"] == "ok"
+    domain = client.register_tools("shop", TOOLS[:1])
+    assert (domain.status, domain.num_tools, domain.progress) == ("registered", 1, 1.0)
+    grown = client.append_tools("shop", TOOLS[1:])
+    assert grown.num_tools == 2
+    found = client.route("shop", "list_orders", include_schema=True, top_k=9)
+    assert found.tool_name == "list_orders"
+    assert found.tool_schema == TOOLS[1]
+    assert sum(each.probability for each in found.candidates) == pytest.approx(1)
+    batch = client.route_batch("shop", ["get_order", " ", "none"])
+    assert [each.tool_name for each in batch] == ["get_order", None, None]
+    assert [bool(each.error) for each in batch] == [False, True, False]
+    assert client.domain("shop").query_count == 4
+    assert [each.domain_id for each in client.list_domains()] == ["shop"]
+    client.remove_tools("shop")
+    with pytest.raises(ClientError, match="no domain 'shop'") as caught:
+        client.route("shop", "x")
+    assert (caught.value.status, caught.value.kind) == (404, "not_found_error")
+    assert caught.value.request_id
+
+
+def test_a_pipeline_runs_whole_and_step_by_step(client: Any) -> None:
+    client.register_tools("shop", TOOLS)
+    told = client.pipeline("shop", "none", llm_system_prompt="Be kind.")
+    assert told.confidence_level == "no_tool"
+    assert told.final_response
+    events = list(client.pipeline_events("shop", "none"))
+    assert [event.name for event in events] == ["route", "answer"]
+    assert events[-1].data["final_response"] == told.final_response
+    with pytest.raises(ClientError, match="Input should be"):
+        list(client.pipeline_events("shop", "none", tool_executor="shell"))
+
+
+def test_language_models_are_configured(client: Any) -> None:
+    told = client.configure_llm("shop", "openai", "sk-0123456789abcdef", model="m")
+    assert told["config"]["api_key"] == "...cdef"
+    assert client.list_llm_configs()["shop"]["model"] == "m"
+    client.remove_llm_config("shop")
+    assert client.list_llm_configs() == {}
+
+
+def test_a_busy_server_is_asked_again_where_that_does_no_harm() -> None:
+    seen: list[str] = []
+
+    async def busy(http: Request) -> Response:
+        seen.append(http.url.path)
+        body = {"error": {"type": "overloaded_error", "message": "Overloaded"}}
+        return JSONResponse(body, 529, {"retry-after": "0.01"})
+
+    routes = [Route(path, busy, methods=["POST"]) for path in ("/route", "/query")]
+    with serving(Starlette(routes=routes)) as url, RatoonClient(url) as client:
+        for act in (client.route, client.pipeline):
+            with pytest.raises(ClientError, match="Overloaded"):
+                act("shop", "x")
+    assert seen == ["/route"] * 3 + ["/query"]
+
+
+def test_a_server_that_is_not_there_is_told() -> None:
+    with RatoonClient("http://127.0.0.1:9") as client, pytest.raises(ClientError, match="reached"):
+        client.health()
+
+
+def test_an_answer_that_is_not_ours_is_told() -> None:
+    async def page(_: Request) -> Response:
+        return Response("<html>", 502)
+
+    with serving(Starlette(routes=[Route("/health", page)])) as url, RatoonClient(url) as client:
+        with pytest.raises(ClientError, match="answered 502") as caught:
+            client.health()
+        assert caught.value.status == 502

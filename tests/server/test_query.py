@@ -1,0 +1,374 @@
+"""Queries answered by language models behind the official SDKs, over real HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from ratoon.config import Settings
+from tests.model.live import live
+from tests.server.scripted import serving
+
+ORDER = {
+    "type": "object",
+    "properties": {"id": {"type": "integer"}},
+    "required": ["id"],
+    "additionalProperties": False,
+}
+TOOLS = [
+    {"name": "get_order", "description": "One order.", "input_schema": ORDER},
+    {"name": "get.orders:all", "description": "All orders.", "input_schema": {"type": "object"}},
+    {"name": "cancel_order", "description": "Cancels.", "input_schema": ORDER},
+]
+
+
+class Upstream:
+    """A language model's server that plays scripted turns, and a tool's server."""
+
+    def __init__(self) -> None:
+        self.turns: list[Any] = []
+        self.seen: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.ran: list[dict[str, Any]] = []
+        self.result: Response = JSONResponse({"state": "sent"})
+        self.app = Starlette(
+            routes=[
+                Route("/v1/chat/completions", self.openai, methods=["POST"]),
+                Route("/v1/messages", self.anthropic, methods=["POST"]),
+                Route("/execute", self.execute, methods=["POST"]),
+                Route("/away/v1/messages", self.away, methods=["POST"]),
+            ]
+        )
+
+    async def openai(self, http: Request) -> Response:
+        turn = await self._next(http)
+        if isinstance(turn, int):
+            return JSONResponse({"error": {"message": "sk-secret is wrong"}}, turn)
+        message: dict[str, Any] = {"role": "assistant", "content": turn.get("text")}
+        if calls := turn.get("calls"):
+            message["tool_calls"] = [
+                {
+                    "id": f"call_{n}",
+                    "type": "function",
+                    "function": {"name": name, "arguments": arguments},
+                }
+                for n, (name, arguments) in enumerate(calls)
+            ]
+        choice = {"index": 0, "finish_reason": "stop", "message": message}
+        usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+        body = {
+            "id": "c",
+            "object": "chat.completion",
+            "created": 0,
+            "model": "scripted",
+            "choices": [choice],
+            "usage": usage,
+        }
+        return JSONResponse(body)
+
+    async def anthropic(self, http: Request) -> Response:
+        turn = await self._next(http)
+        if isinstance(turn, int):
+            error = {"type": "api_error", "message": "sk-secret is wrong"}
+            return JSONResponse({"type": "error", "error": error}, turn)
+        content: list[dict[str, Any]] = []
+        if turn.get("thinking"):
+            thought = {"type": "thinking", "thinking": turn["thinking"], "signature": "s"}
+            content.append(thought)
+        if turn.get("text"):
+            content.append({"type": "text", "text": turn["text"]})
+        for n, (name, arguments) in enumerate(turn.get("calls", ())):
+            value = json.loads(arguments)
+            content.append({"type": "tool_use", "id": f"toolu_{n}", "name": name, "input": value})
+        body = {
+            "id": "msg",
+            "type": "message",
+            "role": "assistant",
+            "model": "scripted",
+            "content": content,
+            "stop_reason": "end_turn",
+            "stop_sequence": None,
+            "usage": {"input_tokens": 3, "output_tokens": 2},
+        }
+        return JSONResponse(body)
+
+    async def away(self, http: Request) -> Response:
+        return RedirectResponse("/v1/messages", 307)
+
+    async def execute(self, http: Request) -> Response:
+        self.ran.append(await http.json())
+        return self.result
+
+    async def _next(self, http: Request) -> Any:
+        self.seen.append(await http.json())
+        self.headers.append(dict(http.headers))
+        return self.turns.pop(0)
+
+
+class Bench:
+    """A server under test and what is around it."""
+
+    def __init__(self, http: httpx.Client, upstream: Upstream, upstream_url: str) -> None:
+        self.http = http
+        self.upstream = upstream
+        self.url = upstream_url
+
+    def ask(self, query: str, **more: Any) -> dict[str, Any]:
+        answer = self.post(query, **more)
+        assert answer.status_code == 200, answer.text
+        told: dict[str, Any] = answer.json()
+        return told
+
+    def post(self, query: str, **more: Any) -> httpx.Response:
+        body = {"domain_id": "shop", "query": query, **more}
+        return self.http.post("/query", json=body)
+
+    def openai(self, **more: Any) -> dict[str, Any]:
+        own = {"llm_api_key": "sk-request-key-0001", "llm_base_url": f"{self.url}/v1"}
+        return {"llm_provider": "openai", **own, **more}
+
+    def claude(self, **more: Any) -> dict[str, Any]:
+        own = {"llm_api_key": "sk-request-key-0001", "llm_base_url": self.url}
+        return {"llm_provider": "claude", **own, **more}
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[tuple[str, str, Upstream]]:
+    """The dummy model says again what the user said, so a query that is a tool's name is sure."""
+    upstream = Upstream()
+    settings = Settings(model="dummy", max_tool_calls=3, query_timeout_s=20)
+    with ExitStack() as stack:
+        url = stack.enter_context(live(settings)).url
+        upstream_url = stack.enter_context(serving(upstream.app))
+        yield url, upstream_url, upstream
+
+
+@pytest.fixture
+def bench(running: tuple[str, str, Upstream]) -> Iterator[Bench]:
+    url, upstream_url, upstream = running
+    upstream.turns, upstream.seen, upstream.headers, upstream.ran = [], [], [], []
+    upstream.result = JSONResponse({"state": "sent"})
+    with httpx.Client(base_url=url, timeout=60) as http:
+        assert http.post("/domains/shop/tools", json={"tools": TOOLS}).status_code == 200
+        for name in http.get("/admin/llm-config").json()["configs"]:
+            http.delete(f"/admin/llm-config/{name}")
+        yield Bench(http, upstream, upstream_url)
+
+
+def test_a_sure_tool_is_filled_in_run_and_told_about(bench: Bench) -> None:
+    bench.upstream.turns = [
+        {"calls": [("get_order", '{"id": 7}')]},
+        {"text": "Order 7 is sent."},
+    ]
+    told = bench.ask("get_order", tool_executor=f"{bench.url}/execute", **bench.openai())
+    assert told["final_response"] == "Order 7 is sent."
+    assert told["confidence_level"] == "high"
+    assert bench.upstream.ran == [{"tool": "get_order", "arguments": {"id": 7}}]
+    (call,) = told["tool_calls"]
+    assert (call["tool_name"], call["arguments"]) == ("get_order", {"id": 7})
+    assert call["result"] == {"state": "sent"}
+    asked, then = bench.upstream.seen
+    assert [tool["function"]["name"] for tool in asked["tools"]] == ["get_order"]
+    assert asked["tool_choice"]["function"]["name"] == "get_order"
+    assert then["tool_choice"] == "auto"
+    assert then["messages"][-1] == {
+        "role": "tool",
+        "tool_call_id": "call_0",
+        "content": '{"state": "sent"}',
+    }
+    timings = told["timings"]
+    total = timings.pop("total_ms")
+    assert sum(timings.values()) == pytest.approx(total, abs=0.02)
+    assert {"route_ms", "param_extraction_ms", "execute_ms", "synthesis_ms"} <= timings.keys()
+
+
+def test_claude_speaks_its_own_api(bench: Bench) -> None:
+    bench.upstream.turns = [
+        {"calls": [("get.orders:all", "{}")]},
+        {"text": "None.", "thinking": "Hm."},
+    ]
+    told = bench.ask("get.orders:all", enable_thinking=True, **bench.claude(llm_model="big"))
+    assert told["final_response"] == "None."
+    assert told["thinking"] == "Hm."
+    asked, then = bench.upstream.seen
+    assert asked["model"] == "big"
+    assert asked["tool_choice"] == {"type": "tool", "name": "get.orders:all"}
+    assert "thinking" not in asked
+    assert then["thinking"]["type"] == "enabled"
+    assert then["messages"][-1]["content"][0]["type"] == "tool_result"
+    headers = bench.upstream.headers[0]  # which of the two is the SDK's choice
+    assert "sk-request-key-0001" in headers.get("x-api-key", headers.get("authorization", ""))
+
+
+def test_names_that_openai_does_not_take_come_back_whole(bench: Bench) -> None:
+    bench.upstream.turns = [{"calls": [("get_orders_all", "{}")]}, {"text": "Done."}]
+    told = bench.ask("get.orders:all", **bench.openai())
+    assert [call["tool_name"] for call in told["tool_calls"]] == ["get.orders:all"]
+    assert told["tool_calls"][0]["result"]["mock"] is True
+
+
+def test_an_unsure_choice_is_the_language_model_s(bench: Bench) -> None:
+    bench.upstream.turns = [{"text": "Which order do you mean?"}]
+    told = bench.ask("get", **bench.openai())
+    if told["confidence_level"] == "low":
+        (asked,) = bench.upstream.seen
+        assert len(asked["tools"]) > 1
+        assert asked["tool_choice"] == "auto"
+    assert told["final_response"] == "Which order do you mean?"
+    assert told["num_tool_calls"] == 0
+
+
+def test_without_a_tool_the_language_model_answers_alone(bench: Bench) -> None:
+    bench.upstream.turns = [{"text": "Hello!"}]
+    told = bench.ask("none", llm_system_prompt="Be kind.", **bench.openai())
+    assert told["confidence_level"] == "no_tool"
+    (asked,) = bench.upstream.seen
+    assert "tools" not in asked
+    assert asked["messages"][0] == {"role": "system", "content": "Be kind."}
+    assert told["route"]["tool_name"] is None
+
+
+def test_wrong_arguments_are_told_and_not_run(bench: Bench) -> None:
+    bench.upstream.turns = [
+        {"calls": [("get_order", '{"id": "seven"}')]},
+        {"calls": [("drop_tables", "{}"), ("get_order", "{broken")]},
+        {"text": "I can't."},
+    ]
+    told = bench.ask("get_order", tool_executor=f"{bench.url}/execute", **bench.openai())
+    assert bench.upstream.ran == []
+    errors = [call["error"] for call in told["tool_calls"]]
+    assert "is not of type 'integer'" in errors[0]
+    assert "there is no tool 'drop_tables'" in errors[1]
+    assert "not a JSON object" in errors[2]
+    assert "error" in bench.upstream.seen[1]["messages"][-1]["content"]
+    assert bench.upstream.seen[2]["tool_choice"] == "none"  # three calls are the limit
+
+
+def test_calls_end_at_the_limit(bench: Bench) -> None:
+    bench.upstream.turns = [{"calls": [("get_order", '{"id": 1}')]}] * 3 + [
+        {"calls": [("get_order", '{"id": 1}')], "text": "Enough."}
+    ]
+    told = bench.ask("get_order", **bench.openai())
+    assert told["num_tool_calls"] == 3
+    assert told["final_response"] == "Enough."
+
+
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        (Response("no", 500), "answered 500"),
+        (Response("<html>"), "not JSON"),
+        (RedirectResponse("/execute", 307), "answered 307"),
+        (Response("x" * (1 << 20) + "y"), "over 1048576 bytes"),
+    ],
+)
+def test_a_tool_that_fails_is_told_to_the_model(
+    bench: Bench, result: Response, reason: str
+) -> None:
+    bench.upstream.result = result
+    bench.upstream.turns = [{"calls": [("get_order", '{"id": 7}')]}, {"text": "It failed."}]
+    told = bench.ask("get_order", tool_executor=f"{bench.url}/execute", **bench.openai())
+    assert reason in told["tool_calls"][0]["result"]["error"]
+    assert told["final_response"] == "It failed."
+
+
+def test_a_stream_tells_each_step(bench: Bench) -> None:
+    bench.upstream.turns = [{"calls": [("get_order", '{"id": 7}')]}, {"text": "Fine."}]
+    answer = bench.post("get_order", stream=True, **bench.openai())
+    events = [line[7:] for line in answer.text.splitlines() if line.startswith("event: ")]
+    assert events == ["route", "result", "answer"]
+    data = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
+    assert data[-1]["final_response"] == "Fine."
+    bench.upstream.turns = [401]
+    broken = bench.post("get_order", stream=True, **bench.openai())
+    assert broken.status_code == 200
+    assert "event: error" in broken.text
+    assert "sk-" not in broken.text
+
+
+@pytest.mark.parametrize("status", [401, 404])
+def test_a_language_model_that_refuses_is_told_without_secrets(bench: Bench, status: int) -> None:
+    for kind in (bench.openai, bench.claude):
+        bench.upstream.turns = [status]
+        answer = bench.post("get_order", **kind())
+        assert answer.status_code == 502
+        assert answer.json()["error"]["message"].endswith(f"answered {status}")
+        assert "sk-" not in answer.text
+
+
+def test_a_key_follows_no_redirect(bench: Bench) -> None:
+    answer = bench.post("get_order", **bench.claude(llm_base_url=f"{bench.url}/away"))
+    assert answer.status_code == 502
+    assert bench.upstream.seen == []
+
+
+def test_stored_access_is_used_masked_and_goes_nowhere_else(bench: Bench) -> None:
+    stored = {
+        "provider": "openai",
+        "api_key": "sk-stored-key-9876",
+        "model": "m",
+        "base_url": f"{bench.url}/v1",
+        "extra_headers": {"x-team": "t"},
+    }
+    told = bench.http.post("/admin/llm-config/_default", json=stored).json()
+    assert told["config"]["api_key"] == "...9876"
+    assert "sk-stored" not in bench.http.get("/admin/llm-config").text
+    bench.upstream.turns = [{"text": "Hi."}]
+    assert bench.ask("none")["final_response"] == "Hi."
+    assert bench.upstream.headers[0]["authorization"] == "Bearer sk-stored-key-9876"
+    assert bench.upstream.headers[0]["x-team"] == "t"
+    other = bench.post("none", llm_base_url=f"{bench.url}/v2")
+    assert other.status_code == 400
+    assert "only to the address it was stored with" in other.json()["error"]["message"]
+    assert len(bench.upstream.seen) == 1
+    bench.http.post("/admin/llm-config/shop", json={**stored, "api_key": "sk-of-the-shop-1234"})
+    bench.upstream.turns = [{"text": "Hi."}]
+    bench.ask("none", llm_model="other")
+    assert bench.upstream.headers[1]["authorization"] == "Bearer sk-of-the-shop-1234"
+    assert bench.upstream.seen[1]["model"] == "other"
+    assert bench.http.delete("/admin/llm-config/shop").json()["status"] == "removed"
+    assert bench.http.delete("/admin/llm-config/shop").status_code == 404
+
+
+def test_the_local_model_answers_where_nothing_is_configured(bench: Bench) -> None:
+    told = bench.ask("none")
+    assert told["confidence_level"] == "no_tool"
+    assert told["final_response"]
+    assert told["usage"]["output_tokens"] > 0
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"tool_executor": "shell"}, "tool_executor: Input should be"),
+        ({"tool_executor": "callable"}, "no Python functions"),
+        ({"tool_executor": "http://169.254.169.254/x"}, "does not call 169.254.169.254"),
+        ({"tool_executor": "http://u:p@localhost/x"}, "user name"),
+        ({"tool_executor": "ftp://localhost/x"}, "http or https"),
+        ({"llm_base_url": "http://localhost/v1"}, "needs an llm_api_key"),
+        ({"llm_api_key": "k", "llm_base_url": "https://evil.example/v1"}, "does not call evil"),
+        ({"llm_api_key": "k", "llm_base_url": "http://api.openai.com/v1"}, "does not call api"),
+        ({"llm_provider": "bard"}, "llm_provider: Input should be one of"),
+        ({"query": ""}, "query: String should have"),
+        ({"enable_thinking": 1}, "enable_thinking: Input should be a valid boolean"),
+    ],
+)
+def test_bad_requests_are_told(bench: Bench, more: dict[str, Any], message: str) -> None:
+    answer = bench.http.post("/query", json={"domain_id": "shop", "query": "x", **more})
+    assert answer.status_code == 400
+    assert message in answer.json()["error"]["message"]
+    assert bench.upstream.seen == []
+
+
+def test_an_unknown_domain_is_not_found(bench: Bench) -> None:
+    answer = bench.http.post("/query", json={"domain_id": "nowhere", "query": "x"})
+    assert answer.status_code == 404
