@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from starlette.types import ASGIApp
-
 from ratoon.api.app import create_app
-from ratoon.api.service import ApiSettings, Service
+from ratoon.api.service import ApiSettings, Service, key_ring
 from ratoon.api.think import Signer, ThinkSwitch
 from ratoon.chat.formats.table import DIALECTS
 from ratoon.chat.guides import GuideMaker
@@ -40,6 +39,7 @@ from ratoon.router.credentials import Access, Credentials
 from ratoon.router.desk import Desk
 from ratoon.router.execute import Functions
 from ratoon.router.hosts import Hosts
+from ratoon.router.llm import Llm
 from ratoon.router.pipeline import PipelineConfig
 from ratoon.router.preload import read_preload
 from ratoon.router.prompt import Prompts
@@ -86,7 +86,12 @@ def build(
     renderer = _renderer(settings, model, template, replies)
     guides = GuideMaker(model.vocab)
     catalogues = open_catalogues(settings, identity)
-    secrets = open_secrets(settings, identity)
+    kept_secrets = open_secrets(settings, identity)
+    inner = secrets.token_urlsafe(32)
+
+    def local() -> Llm:
+        return LocalLlm(app, inner, settings.query_timeout_s)
+
     router = Router(
         engine,
         lambda: Prompts(renderer, model.vocab, engine.n_ctx),
@@ -100,22 +105,23 @@ def build(
         guides if settings.constrain_tools else None,
         think=ThinkSwitch(is_locked=not settings.think),
         signer=_signer(settings, engine.model_name),
+        keys=key_ring(settings.key, settings.keys_file, inner),
         settings=_api_settings(settings),
         replies=replies,
         router=router,
-        desk=_desk(settings, router, secrets, functions or {}, lambda: app),
+        desk=_desk(settings, router, kept_secrets, functions or {}, local),
     )
     app = create_app(service)
-    kept = tuple(each for each in (records, catalogues, secrets and secrets[1]) if each)
+    kept = tuple(each for each in (records, catalogues, kept_secrets and kept_secrets[1]) if each)
     return Server(app, engine, kept)
 
 
 def _desk(
     settings: Settings,
     router: Router,
-    secrets: tuple[KeyBox, WriteBehind] | None,
+    kept: tuple[KeyBox, WriteBehind] | None,
     functions: Functions,
-    app: Callable[[], ASGIApp],
+    local: Callable[[], Llm],
 ) -> Desk:
     """Answers queries; the model that is served here is one of those that can."""
     hosts = Hosts(settings.allow_hosts, has_local=is_loopback(settings.host))
@@ -124,7 +130,7 @@ def _desk(
         key = settings.llm_api_key.get_secret_value()
         model, base_url = settings.llm_model, settings.llm_base_url
         default = Access(settings.llm_provider, key, model, base_url)
-    box, records = secrets or (None, None)
+    box, records = kept or (None, None)
     config = PipelineConfig(
         high=settings.high_confidence,
         low=settings.low_confidence,
@@ -135,7 +141,7 @@ def _desk(
         router,
         Credentials(hosts, default, box, records),
         hosts,
-        lambda: LocalLlm(app(), settings.key, settings.query_timeout_s),
+        local,
         functions,
         config,
     )
@@ -238,7 +244,7 @@ def _api_settings(settings: Settings) -> ApiSettings:
         top_p=settings.top_p,
         min_p=settings.min_p,
     )
-    return ApiSettings(api_key=settings.key, sampling=sampling, ping_s=settings.ping_s)
+    return ApiSettings(sampling=sampling, ping_s=settings.ping_s)
 
 
 def _ram_bytes() -> int:

@@ -82,6 +82,10 @@ class Settings(BaseSettings):
         None, description="key clients must send; required when the host is not loopback"
     )
 
+    keys_file: Path | None = Field(
+        None, description="more keys, with names, roles and limits; made by `ratoon keys add`"
+    )
+
     n_ctx: int = Field(
         0, ge=0, le=MAX_TOKENS, description="context window in tokens; 0: as the model was trained"
     )
@@ -209,8 +213,11 @@ class Settings(BaseSettings):
             raise _conflict(text, "n_ubatch", "n_batch")
         if self.model and self.hf:
             raise _conflict("model and hf exclude each other: both name a model", "model", "hf")
-        if not is_loopback(self.host) and not self.key:
-            text = f"host {self.host} can be reached from other machines, so api_key must be set"
+        if not is_loopback(self.host) and not self.key and not self.keys_file:
+            text = (
+                f"host {self.host} can be reached from other machines, so api_key or keys_file "
+                "must be set"
+            )
             raise _conflict(text, "host", "api_key")
         if self.low_confidence > self.high_confidence:
             text = "low_confidence must not be above high_confidence"

@@ -43,6 +43,12 @@ class Metrics:
         self._thoughts = self._counter(
             "thinking_blocks", "Reasoning in requests, by whose signature it has.", "signature"
         )
+        self._key_requests = self._counter(
+            "key_requests", "Requests, by the key's name and the answer's status.", "key", "status"
+        )
+        self._key_s = self._counter(
+            "key_seconds", "Time until answers began, by the key's name.", "key"
+        )
         self._active = self._gauge("active_requests", "Requests in the engine.", "state")
         self._tier_bytes = self._gauge("tier_bytes", "Bytes of saved state.", "tier")
         self._tier_tokens = self._gauge("tier_tokens", "Tokens with saved state.", "tier")
@@ -53,6 +59,11 @@ class Metrics:
         self._queue.observe(queue_s)
         self._prompt_tokens.labels(layer, "reused").inc(n_cached)
         self._prompt_tokens.labels(layer, "forwarded").inc(n_forwarded)
+
+    def observe_key(self, name: str, status: int, seconds: float) -> None:
+        """A request with a key got its answer; ``name`` is the key's, never the key."""
+        self._key_requests.labels(name, str(status)).inc()
+        self._key_s.labels(name).inc(seconds)
 
     def observe_first_token(self, ttft_s: float) -> None:
         self._ttft.observe(ttft_s)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from ratoon import wire
 from ratoon.api.app import create_app
-from ratoon.api.service import ApiSettings, Service
+from ratoon.api.service import Service, key_ring
 from ratoon.engine.events import Failed, Finished, FinishReason, Started, Token
 from ratoon.errors import (
     InternalError,
@@ -23,6 +23,7 @@ from ratoon.errors import (
     RateLimited,
     RatoonError,
 )
+from ratoon.keys import Role
 from tests.server.scripted import ByteRenderer, ScriptedEngine, Switch, play, sse_events
 from tests.server.test_messages import BODY, ask
 
@@ -294,8 +295,7 @@ def test_too_many_stop_sequences(http: httpx.Client) -> None:
 
 @pytest.fixture
 def locked(http: httpx.Client, switch: Switch, engine: ScriptedEngine) -> httpx.Client:
-    settings = ApiSettings(api_key=KEY.decode())
-    switch.app = create_app(Service(engine, ByteRenderer(), settings=settings))
+    switch.app = create_app(Service(engine, ByteRenderer(), keys=key_ring(KEY.decode())))
     return http
 
 
@@ -348,4 +348,9 @@ def test_the_client_sees_a_wrong_key(locked: httpx.Client) -> None:
 
 
 def test_the_key_is_not_in_the_settings_text() -> None:
-    assert "secret" not in repr(ApiSettings(api_key="secret"))
+    ring = key_ring("secret")
+    key = ring.find(b"secret")
+    assert key is not None
+    assert key.role is Role.ADMIN
+    assert "secret" not in f"{key} {vars(ring)}"
+    assert key.digest not in repr(key)

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from ratoon.api.app import create_app
-from ratoon.api.service import ApiSettings, Service
+from ratoon.api.service import Service, key_ring
 from tests.server.scripted import ByteRenderer, ScriptedEngine, Switch
 
 
@@ -44,6 +44,6 @@ def test_this_machine_is_let_in(http: httpx.Client, headers: dict[str, str]) -> 
 def test_with_a_key_any_name_will_do(
     http: httpx.Client, switch: Switch, engine: ScriptedEngine
 ) -> None:
-    switch.app = create_app(Service(engine, ByteRenderer(), settings=ApiSettings(api_key="k")))
+    switch.app = create_app(Service(engine, ByteRenderer(), keys=key_ring("k")))
     headers = {"x-api-key": "k", "host": "box.example", "origin": "https://page.example"}
     assert http.get("/v1/models", headers=headers).status_code == 200

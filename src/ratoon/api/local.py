@@ -26,7 +26,7 @@ class LocalOnly:
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self._service.settings.api_key is None:
+        if scope["type"] == "http" and self._service.keys.is_open:
             headers = Headers(scope=scope)
             for name, value in (("Host", headers.get("host")), ("Origin", headers.get("origin"))):
                 if value is not None and not _is_local(value):

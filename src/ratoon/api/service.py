@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from ratoon import wire
@@ -13,6 +14,7 @@ from ratoon.api.forms import ConversationForms
 from ratoon.api.think import Signer, ThinkSwitch
 from ratoon.chat.render import Prompt
 from ratoon.engine.request import Guide, Request, SamplingParams
+from ratoon.keys import Key, KeyRing, Role, digest_of
 from ratoon.metrics import Metrics
 from ratoon.reuse.replies import ReplyMemory
 from ratoon.router.desk import Desk
@@ -67,12 +69,18 @@ class Guides(Protocol):
 class ApiSettings:
     """``sampling`` is what a request gets where it says nothing."""
 
-    api_key: str | None = field(default=None, repr=False)
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_body_bytes: int = 32 * 1024 * 1024
     ping_s: float = 5.0
     commit_s: float = 1.0  # how long a reply may still turn into an HTTP error status
     retry_after_s: int = 5
+
+
+def key_ring(api_key: str | None, file: Path | None = None, inner: str = "") -> KeyRing:
+    """The server's own key, which is an admin's, those of a file, and the one that the server uses
+    with itself. Raises ConfigError."""
+    own = [Key("", digest_of(api_key.encode()), Role.ADMIN)] if api_key else []
+    return KeyRing(own, file, Key("_inner", digest_of(inner.encode())) if inner else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +91,7 @@ class Service:
     renderer: Renderer
     guides: Guides | None = None
     metrics: Metrics = field(default_factory=Metrics)
+    keys: KeyRing = field(default_factory=KeyRing)
     settings: ApiSettings = field(default_factory=ApiSettings)
     think: ThinkSwitch = field(default_factory=ThinkSwitch)
     signer: Signer = field(default_factory=Signer)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ratoon.cli import bench, cache, claude, serve
+from ratoon.cli import bench, cache, claude, keys, serve
 from ratoon.cli.console import stderr, stdout
 from ratoon.errors import RatoonError
 
@@ -24,6 +24,7 @@ app.command("serve")(serve.serve)
 app.command("claude", context_settings=claude.CONTEXT_SETTINGS)(claude.claude)
 app.add_typer(bench.app, name="bench")
 app.add_typer(cache.app, name="cache")
+app.add_typer(keys.app, name="keys")
 
 
 def main() -> None:

@@ -34,6 +34,7 @@ METAVARS = {
     "replay_bytes": "SIZE",
     "cache_dir": "FOLDER",
     "disk_bytes": "SIZE",
+    "keys_file": "FILE",
     "preload": "ID=FILE,...",
     "allow_hosts": "HOST,...",
 }

@@ -85,8 +85,8 @@ def _announce(settings: Settings, server: Server, listener: socket.socket) -> No
         "any Anthropic client works with the address above",
         "stop: Ctrl-C",
     ]
-    if settings.key:
-        lines.append("clients must send the API key")
+    if settings.key or settings.keys_file:
+        lines.append("clients must send an API key")
     for line in lines:
         stderr.print(line, markup=False, soft_wrap=True)
 

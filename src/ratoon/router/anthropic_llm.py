@@ -58,12 +58,11 @@ class AnthropicLlm:
 class LocalLlm:
     """The model that this server runs, asked through the server's own application."""
 
-    def __init__(self, app: ASGIApp, api_key: str | None, timeout_s: float = 120.0) -> None:
-        headers = {"x-api-key": api_key} if api_key else {}
+    def __init__(self, app: ASGIApp, api_key: str, timeout_s: float = 120.0) -> None:
         self._client = httpx.AsyncClient(
             transport=httpx.ASGITransport(app),
             base_url="http://localhost",
-            headers=headers,
+            headers={"x-api-key": api_key},
             timeout=timeout_s,
         )
 

@@ -36,6 +36,8 @@ class Outcome:
 
 
 class Executor(Protocol):
+    """Runs tools."""
+
     async def run(self, tool: str, arguments: Mapping[str, Any]) -> Outcome:
         """Never raises for what the tool does."""
         ...
