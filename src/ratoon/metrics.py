@@ -6,6 +6,7 @@ Each ``Metrics`` has its own registry, so two servers in one process never mix.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Sized
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -17,11 +18,21 @@ _ITL_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _QUEUE_S = (0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0)
 
 
+@dataclass(slots=True)
+class KeyUse:
+    """What was done with one key; ``seconds`` until all answers began."""
+
+    n_requests: int = 0
+    n_errors: int = 0
+    seconds: float = 0.0
+
+
 class Metrics:
     """Counters and histograms are fed as things happen; gauges are set when somebody looks."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._uses: dict[str, KeyUse] = {}
         self._ttft = self._histogram("ttft_seconds", "From arrival to the first token.", _TTFT_S)
         self._itl = self._histogram("itl_seconds", "Between two tokens of one reply.", _ITL_S)
         self._queue = self._histogram("queue_seconds", "From arrival to admission.", _QUEUE_S)
@@ -64,6 +75,15 @@ class Metrics:
         """A request with a key got its answer; ``name`` is the key's, never the key."""
         self._key_requests.labels(name, str(status)).inc()
         self._key_s.labels(name).inc(seconds)
+        use = self._uses.setdefault(name, KeyUse())
+        use.n_requests += 1
+        use.n_errors += status >= 400
+        use.seconds += seconds
+
+    @property
+    def key_uses(self) -> Mapping[str, KeyUse]:
+        """By the key's name."""
+        return dict(self._uses)
 
     def observe_first_token(self, ttft_s: float) -> None:
         self._ttft.observe(ttft_s)

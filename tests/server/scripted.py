@@ -66,6 +66,7 @@ class ScriptedEngine:
     script: Script = field(default_factory=lambda: say("Hello"))
     model_name: str = "tiny"
     n_ctx: int = 100_000
+    bytes_per_token: int = 4
     is_full: bool = False
     held: list[list[int]] = field(default_factory=list)
     submitted: list[Request] = field(default_factory=list)
@@ -85,6 +86,9 @@ class ScriptedEngine:
 
     def match_length(self, tokens: list[int]) -> int:
         return max((_n_common(tokens, other) for other in self.held), default=0)
+
+    def evict(self) -> int:
+        return 0
 
     def inspect(self) -> dict[str, object]:
         figures = {"host_bytes": 7, "device_tokens": 8, "tree_nodes": 9}

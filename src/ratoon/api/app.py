@@ -11,6 +11,7 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
+from ratoon.api.admin import evict, get_memory, get_usage
 from ratoon.api.auth import ApiKey
 from ratoon.api.domains import (
     append_tools,
@@ -30,6 +31,13 @@ from ratoon.api.query import query
 from ratoon.api.route import route, route_batch
 from ratoon.api.service import Service
 from ratoon.api.think import get_think, set_think
+from ratoon.api.v2 import (
+    list_tool_sets,
+    query_tool_set,
+    register_tool_set,
+    remove_tool_set,
+    run_pipeline,
+)
 from ratoon.errors import RatoonError
 
 
@@ -49,6 +57,14 @@ def routes() -> list[Route]:
         Route("/route", route, methods=["POST"]),
         Route("/route/batch", route_batch, methods=["POST"]),
         Route("/query", query, methods=["POST"]),
+        Route("/v2/tools", register_tool_set, methods=["POST"]),
+        Route("/v2/tools/{tool_id}", remove_tool_set, methods=["DELETE"]),
+        Route("/v2/registry", list_tool_sets, methods=["GET"]),
+        Route("/v2/query", query_tool_set, methods=["POST"]),
+        Route("/v2/pipeline", run_pipeline, methods=["POST"]),
+        Route("/admin/metrics", get_usage, methods=["GET"]),
+        Route("/admin/memory", get_memory, methods=["GET"]),
+        Route("/admin/evict", evict, methods=["POST"]),
         Route("/admin/llm-config", list_llms, methods=["GET"]),
         Route("/admin/llm-config/{domain_id}", set_llm, methods=["POST"]),
         Route("/admin/llm-config/{domain_id}", remove_llm, methods=["DELETE"]),

@@ -40,8 +40,7 @@ async def set_llm(http: Request) -> Response:
         )
     )
     desk.credentials.set(tenant_of(http), domain_id, access)
-    shown = {"status": "configured", "domain_id": domain_id, "config": access.masked()}
-    return JSONResponse(shown)
+    return JSONResponse(_named(domain_id, "configured") | {"config": access.masked()})
 
 
 async def list_llms(http: Request) -> Response:
@@ -52,4 +51,9 @@ async def list_llms(http: Request) -> Response:
 async def remove_llm(http: Request) -> Response:
     domain_id = check_id(http.path_params["domain_id"])
     desk_of(http).credentials.remove(tenant_of(http), domain_id)
-    return JSONResponse({"status": "removed", "domain_id": domain_id})
+    return JSONResponse(_named(domain_id, "removed"))
+
+
+def _named(domain_id: str, status: str) -> dict[str, object]:
+    """``tool_id`` is what clients of an older service look for."""
+    return {"status": status, "domain_id": domain_id, "tool_id": domain_id}

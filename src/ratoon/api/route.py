@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from ratoon.api.body import parse_json, read_body
 from ratoon.api.domains import router_of, tenant_of
 from ratoon.api.hang_up import while_connected
-from ratoon.errors import RatoonError
+from ratoon.errors import InvalidRequest, RatoonError
 from ratoon.router.decide import Decision
 from ratoon.router.router import Arguments, Router
 from ratoon.wire import Items
@@ -28,10 +28,22 @@ Query = Annotated[str, Field(min_length=1, max_length=MAX_QUERY)]
 
 
 class Options(BaseModel):
-    domain_id: str
+    """``tool_id`` is what clients of an older service call a domain; they always get arguments,
+    and ``selections``."""
+
+    domain_id: str | None = None
+    tool_id: str | None = None
     top_k: StrictInt = Field(N_CANDIDATES, ge=1)
     include_schema: StrictBool = False
     include_arguments: StrictBool = False
+
+    @property
+    def domain(self) -> str:
+        """Raises InvalidRequest."""
+        name = self.domain_id if self.domain_id is not None else self.tool_id
+        if name is None:
+            raise InvalidRequest("domain_id: Field required")
+        return name
 
 
 class RouteRequest(Options):
@@ -54,7 +66,7 @@ async def route_batch(http: Request) -> Response:
     began_s = time.perf_counter()
     asked = await _read(http, BatchRequest)
     router, tenant = router_of(http), tenant_of(http)
-    router.domains.get(tenant, asked.domain_id)
+    router.domains.get(tenant, asked.domain)
 
     async def all_of_them() -> list[dict[str, Any]]:
         gate = asyncio.Semaphore(MAX_AT_ONCE)
@@ -81,19 +93,21 @@ async def _read(http: Request, kind: type[Any]) -> Any:
 async def _route(
     router: Router, tenant: str, asked: Options, query: str, began_s: float
 ) -> dict[str, Any]:
-    decision = await router.route(tenant, asked.domain_id, query)
+    decision = await router.route(tenant, asked.domain, query)
     name, confidence = decision.best
     arguments: Arguments | None = None
-    if asked.include_arguments and name is not None:
+    if (asked.include_arguments or asked.tool_id) and name is not None:
         arguments = await router.arguments(decision, name)
     answer: dict[str, Any] = {
-        "domain_id": asked.domain_id,
+        "domain_id": asked.domain,
         "tool_name": name,
         "confidence": confidence,
         "top_candidates": [
             {"name": each, "probability": share} for each, share in decision.ranked[: asked.top_k]
         ],
     }
+    if asked.tool_id is not None:
+        answer |= _older(asked.tool_id, name, arguments)
     if asked.include_arguments:
         answer["arguments"] = arguments.value if arguments else None
     if asked.include_schema:
@@ -104,6 +118,13 @@ async def _route(
     answer["prompt_tokens"] = decision.n_prompt
     answer["timings"] = _timings(decision, arguments, time.perf_counter() - began_s)
     return answer
+
+
+def _older(tool_id: str, name: str | None, arguments: Arguments | None) -> dict[str, Any]:
+    value = (arguments.value if arguments else None) or {}
+    chosen = [] if name is None else [{"tool_name": name, "arguments": value}]
+    raw = "" if arguments is None else f"{name}\n{arguments.text}"
+    return {"tool_id": tool_id, "selections": chosen, "raw_response": raw}
 
 
 def _timings(decision: Decision, arguments: Arguments | None, total_s: float) -> dict[str, float]:

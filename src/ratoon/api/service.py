@@ -32,6 +32,11 @@ class Engine(Protocol):
         """Most tokens, prompt and reply, that one request may hold."""
         ...
 
+    @property
+    def bytes_per_token(self) -> int:
+        """Of a saved state that can be cut."""
+        ...
+
     def submit(self, request: Request) -> None:
         """Queue a request; ``Overloaded`` when the queue is full."""
         ...
@@ -42,6 +47,10 @@ class Engine(Protocol):
 
     def match_length(self, tokens: list[int]) -> int:
         """How many leading tokens some tier already holds."""
+        ...
+
+    def evict(self) -> int:
+        """Give up what no running request needs, but for states on disk; returns how many."""
         ...
 
     def inspect(self) -> dict[str, object]:

@@ -88,6 +88,14 @@ class HostTier:
         if prune:
             self._tree.prune(node)
 
+    def evict(self) -> int:
+        """Remove all snapshots but those on running requests' paths; returns how many."""
+        loose = [snapshot for snapshot, node in self._nodes.items() if not node.ref_count]
+        for snapshot in loose:
+            self.remove(snapshot)
+        self.n_evicted += len(loose)
+        return len(loose)
+
     def forget_unfilled(self) -> None:
         for snapshot in [each for each in self._nodes if each.data is None]:
             self.remove(snapshot)

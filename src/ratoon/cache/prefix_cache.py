@@ -255,6 +255,14 @@ class PrefixCache:
             self._offload(slot, now)
         return bool(parked)
 
+    def evict(self) -> int:
+        """Give up every state that no running request needs, on the device and the host; what is
+        on disk stays. Returns how many states that was."""
+        parked = self.pool.parked
+        for slot in parked:
+            self._free(slot)
+        return len(parked) + self.host.evict()
+
     @property
     def n_free_cells(self) -> int:
         return self.cells.n_free if self.cells is not None else self.config.n_ctx

@@ -73,6 +73,7 @@ class Engine:
         self.model = model
         self.model_name = config.model_name or model.name
         self.n_ctx = model.shape.n_ctx
+        self.bytes_per_token = model.shape.bytes_per_token
         has_disk = store is not None
         self.cache = cache or PrefixCache(cache_config(model, config, has_disk=has_disk))
         self.scheduler = Scheduler(_scheduler_config(model, config), self.cache)
@@ -146,6 +147,12 @@ class Engine:
         """How many tokens of a prompt some tier holds or is computing."""
         with self._lock:
             return self.cache.match_length(tokens)
+
+    def evict(self) -> int:
+        """Give up every state that no running request needs, but for those on disk; returns how
+        many. The device's are gone with the next step."""
+        with self._lock:
+            return self.cache.evict()
 
     def inspect(self) -> dict[str, object]:
         """A JSON-ready view of what runs, waits and is kept."""

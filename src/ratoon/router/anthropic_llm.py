@@ -84,7 +84,7 @@ class LocalLlm:
 def _body(prompt: Prompt, model: str) -> dict[str, Any]:
     body: dict[str, Any] = {
         "model": model,
-        "messages": [_message(turn) for turn in prompt.turns],
+        "messages": [message_of(turn) for turn in prompt.turns],
         "max_tokens": prompt.max_tokens,
     }
     if prompt.system:
@@ -111,7 +111,8 @@ def _choice(prompt: Prompt) -> dict[str, Any]:
     return {"type": "tool", "name": prompt.forced}
 
 
-def _message(turn: Turn) -> dict[str, Any]:
+def message_of(turn: Turn) -> dict[str, Any]:
+    """A turn in the API's form."""
     match turn:
         case Asked():
             return {"role": "user", "content": turn.text}

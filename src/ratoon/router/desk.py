@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from ratoon.errors import InvalidRequest
@@ -44,23 +44,36 @@ class Desk:
         """Step by step. Raises NotFound, InvalidRequest before the first one."""
         self.router.domains.get(tenant, question.domain_id)
         runner = executor(question.executor, self.hosts, self.functions)
-        access = self.credentials.resolve(tenant, question.domain_id, question.wish)
-        llm = self._llm(access)
-        job = Job(
-            tenant,
-            question.domain_id,
-            question.query,
-            llm,
-            runner,
-            access.system_prompt,
-            self.thinks if question.thinks is None else question.thinks,
-        )
-        try:
+        async with self.llm(tenant, question.domain_id, question.wish) as (llm, system_prompt):
+            job = Job(
+                tenant,
+                question.domain_id,
+                question.query,
+                llm,
+                runner,
+                system_prompt,
+                self.thinks if question.thinks is None else question.thinks,
+            )
             async with aclosing(run_pipeline(self.router, job, self.config)) as steps:
                 async for step in steps:
                     yield step
+
+    @asynccontextmanager
+    async def llm(self, tenant: str, domain_id: str, wish: Wish) -> AsyncGenerator[tuple[Llm, str]]:
+        """The language model that is to answer, and the system prompt that it gets. Raises
+        InvalidRequest."""
+        access = self.credentials.resolve(tenant, domain_id, wish)
+        llm = self._llm(access)
+        try:
+            yield llm, access.system_prompt
         finally:
             await llm.close()
+
+    def has_llm(self, tenant: str, domain_id: str, wish: Wish) -> bool:
+        """Whether a request, a domain or the server names a language model."""
+        return self.credentials.resolve(tenant, domain_id, wish) != Access(
+            model=wish.model or "", system_prompt=wish.system_prompt or ""
+        )
 
     def check(self, access: Access) -> Access:
         """Access that may be stored. Raises InvalidRequest."""

@@ -56,7 +56,7 @@ class OpenAiLlm:
     def _body(self, prompt: Prompt, names: Mapping[str, str]) -> dict[str, Any]:
         messages = [{"role": "system", "content": prompt.system}] if prompt.system else []
         for turn in prompt.turns:
-            messages += _messages(turn, names)
+            messages += messages_of(turn, names)
         body: dict[str, Any] = {
             "model": self._model,
             "messages": messages,
@@ -103,12 +103,13 @@ def _tool(tool: Tool, name: str) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _messages(turn: Turn, names: Mapping[str, str]) -> list[dict[str, Any]]:
+def messages_of(turn: Turn, names: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    """A turn in the API's form. ``names``: what tools are called there."""
     match turn:
         case Asked():
             return [{"role": "user", "content": turn.text}]
         case Called():
-            calls = [_call(call, names) for call in turn.calls]
+            calls = [_call(call, names or {}) for call in turn.calls]
             return [{"role": "assistant", "content": turn.text or None, "tool_calls": calls}]
         case Results():
             return [

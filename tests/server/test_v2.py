@@ -1,0 +1,146 @@
+"""The routes of an older service, called as its client called them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import pytest
+
+from ratoon.config import Settings
+from tests.model.live import live
+from tests.server.scripted import serving
+from tests.server.test_query import Upstream
+
+TOOLS = [
+    {"type": "function", "function": {"name": "gmv_summary", "description": "Sales."}},
+    {"type": "function", "function": {"name": "track_order", "description": "Where it is."}},
+]
+
+
+class Older:
+    """The older client's requests."""
+
+    def __init__(self, url: str, upstream: Upstream, upstream_url: str) -> None:
+        self.http = httpx.Client(base_url=url, timeout=60)
+        self.upstream = upstream
+        self.upstream_url = upstream_url
+
+    def register(self, tool_id: str, tools: Any) -> Any:
+        return self._post("/v2/tools", tool_id=tool_id, tools=tools)
+
+    def route(self, tool_id: str, query: str) -> Any:
+        return self._post("/route", tool_id=tool_id, query=query, max_new_tokens=256)
+
+    def pipeline(self, tool_id: str, query: str, **more: Any) -> Any:
+        given = {"llm_format": "claude", "tool_executor": "mock", "max_new_tokens": 256, **more}
+        return self._post("/v2/pipeline", tool_id=tool_id, query=query, **given)
+
+    def _post(self, path: str, **body: Any) -> Any:
+        answer = self.http.post(path, json=body)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[tuple[str, Upstream, str]]:
+    upstream = Upstream()
+    with ExitStack() as stack:
+        url = stack.enter_context(live(Settings(model="dummy"))).url
+        yield url, upstream, stack.enter_context(serving(upstream.app))
+
+
+@pytest.fixture
+def older(running: tuple[str, Upstream, str]) -> Iterator[Older]:
+    url, upstream, upstream_url = running
+    upstream.turns, upstream.seen, upstream.ran = [], [], []
+    client = Older(url, upstream, upstream_url)
+    yield client
+    client.http.delete("/admin/llm-config/merchant")
+    client.http.close()
+
+
+def test_tools_are_registered_listed_and_removed(older: Older) -> None:
+    told = older.register("merchant", TOOLS)
+    assert told["status"] in ("compiled", "already_cached")
+    assert (told["tool_id"], told["num_tools"], len(told["cache_hash"])) == ("merchant", 2, 16)
+    assert told["prefix_tokens"] > 0
+    assert told["cache_size_mb"] > 0
+    again = older.register("other", TOOLS)
+    assert (again["status"], again["cache_hash"]) == ("already_cached", told["cache_hash"])
+    registry = older.http.get("/v2/registry").json()
+    assert registry["num_tool_sets"] == 2
+    assert registry["tool_sets"][0]["tool_names"] == ["gmv_summary", "track_order"]
+    first = older.http.delete("/v2/tools/other").json()
+    assert (first["tools_removed"], first["cache_evicted"]) == (2, False)
+    assert older.http.delete("/v2/tools/merchant").json()["cache_evicted"]
+    assert older.http.delete("/v2/tools/merchant").status_code == 404
+
+
+def test_a_query_is_routed(older: Older) -> None:
+    older.register("merchant", TOOLS)
+    told = older.route("merchant", "gmv_summary")
+    assert told["tool_id"] == "merchant"
+    assert [each["tool_name"] for each in told["selections"]] == ["gmv_summary"]
+    assert told["confidence"] == pytest.approx(1)
+    none = older.route("merchant", "none")
+    assert (none["selections"], none["raw_response"]) == ([], "")
+    text = older._post("/v2/query", tool_id="merchant", query="track_order")
+    assert text["response"].startswith("track_order")
+    assert text["cache_hit"] is True
+    assert text["timings"]["total_ms"] > 0
+
+
+def test_a_pipeline_hands_over_what_a_language_model_needs(older: Older) -> None:
+    older.register("merchant", TOOLS)
+    for form in ("claude", "openai"):
+        told = older.pipeline("merchant", "none", llm_format=form)
+        assert told["llm_context"] == [{"role": "user", "content": "none"}]
+        assert told["selected_tool"] is None
+        assert told["tool_result"] is None
+        assert told["llm_response"] is None
+        assert told["timings"]["llm_error"] is None
+    raw = older.pipeline("merchant", "none", llm_format="raw")
+    assert raw["llm_context"]["query"] == "none"
+
+
+@pytest.mark.parametrize("provider", ["claude", "openai"])
+def test_a_stored_language_model_answers(older: Older, provider: str) -> None:
+    older.register("merchant", TOOLS)
+    base = older.upstream_url + ("/v1" if provider == "openai" else "")
+    config = {"provider": provider, "api_key": "sk-ant-0123456789abcdef", "base_url": base}
+    stored = older.http.post("/admin/llm-config/merchant", json=config).json()
+    assert stored["tool_id"] == "merchant"
+    older.upstream.turns = [{"text": "Your GMV is fine."}, 500]
+    told = older.pipeline("merchant", "gmv_summary", llm_format=provider)
+    assert told["llm_response"] == "Your GMV is fine."
+    assert told["timings"]["llm_model"] == "scripted"
+    if told["arguments"] is not None:
+        assert told["tool_result"]["mock"] is True
+        assert len(told["llm_context"]) == 3
+    assert "0123456789" not in older.http.get("/admin/llm-config").text
+
+
+def test_the_admin_sees_memory_and_use(older: Older) -> None:
+    older.register("merchant", TOOLS)
+    memory = older.http.get("/admin/memory").json()
+    assert memory["max_cache_mb"] > 0
+    assert memory["figures"]["device_slots_parked"] > 0
+    assert older.http.post("/admin/evict").json()["evicted"] > 0
+    assert older.http.get("/admin/memory").json()["figures"]["device_slots_parked"] == 0
+    assert older.route("merchant", "track_order")["selections"][0]["tool_name"] == "track_order"
+    usage = older.http.get("/admin/metrics").json()
+    assert usage["auth_enabled"] is False
+    assert usage["per_key"] == {}
+
+
+def test_the_older_errors_are_told(older: Older) -> None:
+    assert older.http.post("/route", json={"tool_id": "nowhere", "query": "x"}).status_code == 404
+    bad = older.http.post("/v2/tools", json={"tool_id": "../x", "tools": TOOLS})
+    assert bad.status_code == 400
+    assert "tool_id" in bad.json()["error"]["message"]
+    away = {"tool_id": "merchant", "query": "gmv_summary", "tool_executor": "http://10.0.0.1/x"}
+    older.register("merchant", TOOLS)
+    assert older.http.post("/v2/pipeline", json=away).status_code == 400
