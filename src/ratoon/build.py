@@ -32,6 +32,7 @@ from ratoon.engine.options import ModelOptions
 from ratoon.engine.request import SamplingParams
 from ratoon.errors import ConfigError, ModelError
 from ratoon.kept import open_catalogues, open_memory, open_records, open_secrets
+from ratoon.metrics import Metrics
 from ratoon.reuse.replies import ReplyMemory
 from ratoon.router.anthropic_llm import LocalLlm
 from ratoon.router.box import KeyBox
@@ -92,12 +93,14 @@ def build(
     def local() -> Llm:
         return LocalLlm(app, inner, settings.query_timeout_s)
 
+    metrics = Metrics()
     router = Router(
         engine,
         lambda: Prompts(renderer, model.vocab, engine.n_ctx),
         guides,
         RouterConfig(max_domains=settings.max_domains, preload=read_preload(settings.preload)),
         catalogues,
+        metrics,
     )
     service = Service(
         engine,
@@ -105,6 +108,7 @@ def build(
         guides if settings.constrain_tools else None,
         think=ThinkSwitch(is_locked=not settings.think),
         signer=_signer(settings, engine.model_name),
+        metrics=metrics,
         keys=key_ring(settings.key, settings.keys_file, inner),
         settings=_api_settings(settings),
         replies=replies,

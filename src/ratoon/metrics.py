@@ -54,6 +54,8 @@ class Metrics:
         self._thoughts = self._counter(
             "thinking_blocks", "Reasoning in requests, by whose signature it has.", "signature"
         )
+        self._routes = self._counter("routes", "Queries routed, by what was chosen.", "choice")
+        self._route_s = self._histogram("route_seconds", "From a query to its tool.", _TTFT_S)
         self._key_requests = self._counter(
             "key_requests", "Requests, by the key's name and the answer's status.", "key", "status"
         )
@@ -70,6 +72,11 @@ class Metrics:
         self._queue.observe(queue_s)
         self._prompt_tokens.labels(layer, "reused").inc(n_cached)
         self._prompt_tokens.labels(layer, "forwarded").inc(n_forwarded)
+
+    def observe_route(self, seconds: float, *, has_tool: bool) -> None:
+        """A query was routed."""
+        self._routes.labels("tool" if has_tool else "none").inc()
+        self._route_s.observe(seconds)
 
     def observe_key(self, name: str, status: int, seconds: float) -> None:
         """A request with a key got its answer; ``name`` is the key's, never the key."""

@@ -97,6 +97,14 @@ def test_a_query_gets_a_registered_tool_from_what_is_kept(http: httpx.Client) ->
         assert all(value >= 0 for value in timings.values())
 
 
+def test_routes_are_counted(http: httpx.Client) -> None:
+    register(http, "count", TOOLS[:3])
+    route(http, "count", "x")
+    text = http.get("/metrics").text
+    assert "ratoon_routes_total{choice=" in text
+    assert "ratoon_route_seconds_count" in text
+
+
 def test_an_added_tool_is_all_that_is_computed(server: Live, http: httpx.Client) -> None:
     before = register(http, "grows", TOOLS[:20], system_prompt="Of its own.")
     answer = http.patch("/domains/grows/tools", json={"tools": [tool("rename_warehouse")]})

@@ -357,6 +357,7 @@ def test_the_local_model_answers_where_nothing_is_configured(bench: Bench) -> No
         ({"llm_base_url": "http://localhost/v1"}, "needs an llm_api_key"),
         ({"llm_api_key": "k", "llm_base_url": "https://evil.example/v1"}, "does not call evil"),
         ({"llm_api_key": "k", "llm_base_url": "http://api.openai.com/v1"}, "does not call api"),
+        ({"llm_provider": "openai"}, "llm_api_key: Field required"),
         ({"llm_provider": "bard"}, "llm_provider: Input should be one of"),
         ({"query": ""}, "query: String should have"),
         ({"enable_thinking": 1}, "enable_thinking: Input should be a valid boolean"),

@@ -54,16 +54,14 @@ class ApiKey:
         return is_open or scope["method"] == "HEAD" or scope["path"] in OPEN_PATHS
 
     def _key(self, scope: Scope) -> Key:
-        """The key that the request carries. Who tries many is not listened to for a while."""
-        address = (scope.get("client") or ("",))[0]
-        now = self._service.clock()
-        if self._failures.count(address, now) >= MAX_FAILURES:
-            raise RateLimited("Too many requests with a wrong key")
+        """The key that the request carries. Who tries many wrong ones is told to wait."""
         given = _given_keys(Headers(scope=scope))
         found = [key for secret in given if (key := self._service.keys.find(secret))]
         if found:
             return found[0]
-        self._failures.take(address, MAX_FAILURES, now)
+        address = (scope.get("client") or ("",))[0]
+        if not self._failures.take(address, MAX_FAILURES, self._service.clock()).is_allowed:
+            raise RateLimited("Too many requests with a wrong key")
         raise AuthenticationFailed("invalid x-api-key" if given else "x-api-key header is required")
 
     def _counting(self, send: Send, key: Key) -> Send:

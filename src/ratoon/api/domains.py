@@ -98,7 +98,9 @@ async def _registered(router: Router, domain: Domain, *, waits: bool) -> Respons
     """A client that leaves stops waiting; the registration goes on."""
     if waits:
         await router.finish(domain)
-    return JSONResponse(_shown(domain, 0), 202 if domain.status is Status.REGISTERING else 200)
+    return JSONResponse(
+        _shown(domain, N_NAMES), 202 if domain.status is Status.REGISTERING else 200
+    )
 
 
 def _shown(domain: Domain, n_names: int | None = None) -> dict[str, object]:

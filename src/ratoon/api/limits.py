@@ -35,10 +35,6 @@ class SlidingWindow:
         wait_s = times[0] + WINDOW_S - now
         return Verdict(is_allowed, limit, max(0, limit - len(times)), max(1, math.ceil(wait_s)))
 
-    def count(self, name: str, now: float) -> int:
-        """Requests that were let in during the last minute."""
-        return len(self._recent(name, now)) if name in self._times else 0
-
     def _recent(self, name: str, now: float) -> deque[float]:
         times = self._times.setdefault(name, deque())
         self._times.move_to_end(name)

@@ -21,7 +21,7 @@ class Journal:
 
     def prefill(self, request: Request) -> None:
         """Report progress in percent of the tokens that this request forwards."""
-        if not self._has_progress or not request.n_to_forward:
+        if not self._has_progress or not request.n_to_forward or request.candidates:
             return
         done, total = min(request.n_forwarded, request.n_to_forward), request.n_to_forward
         percent = 100.0 * done / total
@@ -34,7 +34,10 @@ class Journal:
         """Report the end; ``reason`` is ``None`` for a failed request."""
         self._reached.pop(request.id, None)
         note = {None: " failed", FinishReason.CANCELLED: " cancelled"}.get(reason, "")
-        log.info(
+        # one choice among tools asks several of these; the router tells of the choice
+        level = logging.DEBUG if request.candidates else logging.INFO
+        log.log(
+            level,
             "%s %d+%d %s reuse=%d forwarded=%d %s seq=%d%s",
             request.label,
             len(request.prompt),

@@ -133,6 +133,8 @@ class Credentials:
                 return own
         stored = self._find(tenant, domain_id)
         if stored is None:
+            if wish.provider is not None:
+                raise InvalidRequest("llm_api_key: Field required, as none is stored here")
             if wish.base_url is not None:
                 raise InvalidRequest("llm_base_url: needs an llm_api_key, as none is stored here")
             return Access(model=wish.model or "", system_prompt=wish.system_prompt or "")

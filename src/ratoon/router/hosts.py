@@ -24,7 +24,7 @@ class Hosts:
 
     def check(self, url: str, where: str) -> str:
         """The address, which may be called. Raises InvalidRequest, which names the field."""
-        parts = _parts(url, where)
+        parts = parse_url(url, where)
         host = (parts.hostname or "").rstrip(".").lower()
         if not (self._is_listed(host, _port(parts, where)) or self._is_known(host, parts)):
             raise InvalidRequest(
@@ -47,7 +47,8 @@ class Hosts:
         return False
 
 
-def _parts(url: str, where: str) -> SplitResult:
+def parse_url(url: str, where: str) -> SplitResult:
+    """An address of the web. Raises InvalidRequest, which names the field."""
     try:
         parts = urlsplit(url)
     except ValueError:

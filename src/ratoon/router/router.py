@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from ratoon.engine.events import FinishReason
 from ratoon.engine.request import Guide, Priority, Request
 from ratoon.errors import RatoonError
+from ratoon.metrics import Metrics
 from ratoon.router.ask import Engine, Task, ask
 from ratoon.router.catalogue import Catalogue, Tool, check_id
 from ratoon.router.decide import Decision, decide
@@ -58,6 +59,7 @@ class Router:
         guides: Guides,
         config: RouterConfig | None = None,
         records: Records | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         """``prompts`` is called when the first domain is registered, as it takes a moment."""
         self.config = config or RouterConfig()
@@ -65,6 +67,7 @@ class Router:
         self._engine = engine
         self._make_prompts = prompts
         self._guides = guides
+        self._metrics = metrics or Metrics()
         self._prompts: Prompts | None = None
         self._lock = asyncio.Lock()  # guards the making of prompts
         self._running: set[asyncio.Task[None]] = set()
@@ -83,8 +86,10 @@ class Router:
 
     async def append(self, tenant: str, domain_id: str, tools: Sequence[Tool]) -> Domain:
         """Add tools at a domain's end; only they are computed. Raises NotFound, InvalidRequest."""
-        domain = self.domains.get(tenant, domain_id)
-        return await self.register(tenant, domain_id, domain.catalogue.with_tools(tools))
+        before = self.domains.get(tenant, domain_id)
+        domain = await self.register(tenant, domain_id, before.catalogue.with_tools(tools))
+        domain.n_queries = before.n_queries
+        return domain
 
     async def finish(self, domain: Domain) -> None:
         """Wait until a domain's prefix is computed. Raises what its computation failed with."""
@@ -164,6 +169,17 @@ class Router:
         render_s = time.perf_counter() - began_s
         decision = await decide(self._engine, domain.prompt, tokens)
         decision.spent.render_s = render_s
+        name, chance = decision.best
+        seconds = time.perf_counter() - began_s
+        self._metrics.observe_route(seconds, has_tool=name is not None)
+        log.info(
+            "route %s: %s (%.2f) reuse=%d of %d",
+            domain.id,
+            name or "no tool",
+            chance,
+            decision.n_cached,
+            decision.n_prompt,
+        )
         return decision
 
     async def arguments(self, decision: Decision, name: str) -> Arguments:

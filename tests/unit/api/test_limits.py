@@ -30,5 +30,5 @@ def test_names_are_bounded() -> None:
     window = SlidingWindow()
     for n in range(MAX_NAMES + 5):
         window.take(str(n), 1, 0.0)
-    assert window.count("0", 0.0) == 0
-    assert window.count(str(MAX_NAMES), 0.0) == 1
+    assert window.take("0", 1, 0.0).is_allowed  # forgotten
+    assert not window.take(str(MAX_NAMES), 1, 0.0).is_allowed
