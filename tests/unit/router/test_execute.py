@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ def broken() -> None:
     raise RuntimeError("sk-secret")
 
 
-FUNCTIONS = {"twice": twice, "later": later, "broken": broken}
+FUNCTIONS: dict[str, Callable[..., Any]] = {"twice": twice, "later": later, "broken": broken}
 
 
 def run(tool: str, **arguments: Any) -> Outcome:
