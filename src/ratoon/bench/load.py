@@ -159,4 +159,5 @@ async def _until(is_so: Callable[[], bool], tasks: Sequence[asyncio.Task[Result]
 
 
 def _story(seed: int, n: int) -> dict[str, object]:
-    return plain_record(f"{TASK} {prose(seed, f'story {n}', TASK_WORDS)}")
+    """It waits for no other one."""
+    return plain_record(f"{TASK} {prose(seed, f'story {n}', TASK_WORDS)}") | {"after": []}
