@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -17,21 +18,32 @@ from ratoon.engine.events import Event, Failed, Finished, Started, Token
 from ratoon.engine.request import Request
 from ratoon.metrics import Metrics
 
+GATHER_S = 0.015
+
 
 class Mailbox:
-    """Carries events from the engine's thread to the event loop."""
+    """Carries events from the engine's thread to the event loop.
+
+    Events that come faster than one in ``GATHER_S`` are taken together: each wake-up of the loop,
+    and of the client, takes a core from the threads that compute.
+    """
 
     def __init__(self) -> None:
         self.is_over = False  # the engine has said its last word, or was told to stop
         self._loop = asyncio.get_running_loop()
-        self._events: list[Event] = []
+        self._events: deque[Event] = deque()
         self._has_news = asyncio.Event()
+        self._is_told = False  # that there are events; told once until they are taken
+        self._taken_s = 0.0  # loop time
         self._is_abandoned = False
 
     def put(self, event: Event) -> None:
         """Called on the engine's thread; never blocks, never fails."""
-        with suppress(RuntimeError):  # the loop is closed: the server is going down
-            self._loop.call_soon_threadsafe(self._deliver, event)
+        self._events.append(event)
+        if not self._is_told:
+            self._is_told = True
+            with suppress(RuntimeError):  # the loop is closed: the server is going down
+                self._loop.call_soon_threadsafe(self._has_news.set)
 
     def abandon(self) -> None:
         """The client has left; what is undelivered has no reader."""
@@ -42,21 +54,33 @@ class Mailbox:
         """All events that have come, at least one; none if there is none by loop time ``until``."""
         with suppress(TimeoutError):
             async with asyncio.timeout_at(until):
-                await self._has_news.wait()
+                await self._wait()
+                await self._gather()
         if self._is_abandoned:
             raise ClientDisconnect
-        self._has_news.clear()
-        events, self._events = self._events, []
+        events: list[Event] = []
+        while self._events:
+            events.append(self._events.popleft())
+        self.is_over |= any(isinstance(event, Finished | Failed) for event in events)
+        self._taken_s = self._loop.time()
         return events
+
+    async def _wait(self) -> None:
+        while not (self._events or self._is_abandoned):
+            self._has_news.clear()
+            self._is_told = False
+            if not self._events:  # else one has come just now, and was not told of
+                await self._has_news.wait()
+
+    async def _gather(self) -> None:
+        """Let more come if the last ones were taken a moment ago."""
+        early_s = self._taken_s + GATHER_S - self._loop.time()
+        if early_s > 0 and not self._is_abandoned:
+            await asyncio.sleep(early_s)
 
     def deadline(self, seconds: float) -> float:
         """The loop time in so many seconds."""
         return self._loop.time() + seconds
-
-    def _deliver(self, event: Event) -> None:
-        self.is_over |= isinstance(event, Finished | Failed)
-        self._events.append(event)
-        self._has_news.set()
 
 
 class Meter:
