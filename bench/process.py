@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import re
@@ -17,6 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import ratoon
 from ratoon.bench.process import Process, ratoon_command, wait_for
+from ratoon.errors import RatoonError
+from ratoon.weights import check_weights, embedded_weights
 
 # States of finished requests are written within about a second; longer than that nothing came.
 STILL_S = 2.0
@@ -116,6 +119,29 @@ def server_process(
         yield server
     finally:
         server.kill()
+
+
+def say(text: str) -> None:
+    """A line that is seen at once."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def parse_sized(parser: argparse.ArgumentParser, sizes: list[int]) -> argparse.Namespace:
+    """The command line, with a model that is there and numbers of tools besides."""
+    parser.add_argument("--model", type=Path, default=embedded_weights(), help="GGUF file")
+    parser.add_argument(
+        "--sizes",
+        type=lambda text: [int(each) for each in text.split(",")],
+        default=sizes,
+        help="numbers of tools",
+    )
+    args = parser.parse_args()
+    try:
+        check_weights(args.model)
+    except RatoonError as error:
+        parser.error(str(error))
+    return args
 
 
 def verify(states: Path) -> list[str]:

@@ -25,11 +25,9 @@ from typing import Any
 
 import httpx
 
-from bench.process import server_process
+from bench.process import parse_sized, say, server_process
 from ratoon.bench.sessions import prose
 from ratoon.client import RatoonClient, RouteResult
-from ratoon.errors import RatoonError
-from ratoon.weights import check_weights, embedded_weights
 
 LIMIT_S = 3600.0
 WARM_UP = 3
@@ -194,11 +192,6 @@ def judge(name: str, value: float, limit: float, *, is_least: bool = False) -> b
     return met
 
 
-def say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
-
-
 def show(size: Size) -> bool:
     ratio = statistics.median(size.ratios)
     spread = f"{min(size.ratios):.1f} to {max(size.ratios):.1f}"
@@ -245,23 +238,11 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--model", type=Path, default=embedded_weights(), help="GGUF file")
     parser.add_argument("--pairs", type=int, default=15, help="queries of each size")
     parser.add_argument("--queries", type=int, default=40, help="for the percentiles")
     parser.add_argument("--n-ctx", type=int, default=0, help="0: as the model was trained")
     parser.add_argument("--json", action="store_true", help="all figures, too")
-    parser.add_argument(
-        "--sizes",
-        type=lambda text: [int(each) for each in text.split(",")],
-        default=[5, 10, 20, 30, 50],
-        help="numbers of tools",
-    )
-    args = parser.parse_args()
-    try:
-        check_weights(args.model)
-    except RatoonError as error:
-        parser.error(str(error))
-    return args
+    return parse_sized(parser, [5, 10, 20, 30, 50])
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from typing import Any
 import httpx
 
 from bench.cold import ColdModel
-from bench.process import ServerProcess, figures_of, verify
+from bench.process import ServerProcess, figures_of, say, verify
 from bench.traffic import Conversation, Traffic
 from ratoon.weights import embedded_weights
 from tests.synthetic.tiny import RECIPES, write_tiny
@@ -258,11 +258,6 @@ def report(soak: Soak) -> list[str]:
     slope = statistics.median(life.slope for life in long)
     say(f"memory is {'flat' if slope <= MAX_SLOPE else 'growing'}")
     return missing if slope <= MAX_SLOPE else [*missing, "memory grows"]
-
-
-def say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
 
 
 def run(options: argparse.Namespace, folder: Path) -> list[str]:

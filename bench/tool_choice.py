@@ -27,10 +27,8 @@ from typing import Any
 
 import httpx
 
-from bench.process import server_process
+from bench.process import parse_sized, say, server_process
 from ratoon.client import RatoonClient, RouteResult
-from ratoon.errors import RatoonError
-from ratoon.weights import check_weights, embedded_weights
 
 ANSWERED = ("simple_python", "multiple", "live_simple", "live_multiple")
 UNANSWERED = ("irrelevance", "live_irrelevance")
@@ -200,11 +198,6 @@ def report(size: int, outcomes: Sequence[Outcome], n_same: int, n_hits: int) -> 
     )
 
 
-def say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
-
-
 def main() -> int:
     args = _arguments()
     data = read_data(args.data)
@@ -235,23 +228,11 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("data", type=Path, help="the wheel of bfcl-eval, or where it is unpacked")
-    parser.add_argument("--model", type=Path, default=embedded_weights(), help="GGUF file")
     parser.add_argument("--queries", type=int, default=60, help="with a tool, for each size")
     parser.add_argument("--full", type=int, default=0, help="of them, computed in full, too")
     parser.add_argument("--exact", action="store_true", help="in exact mode")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--sizes",
-        type=lambda text: [int(each) for each in text.split(",")],
-        default=[5, 10, 20, 30, 50, 75, 100],
-        help="numbers of tools",
-    )
-    args = parser.parse_args()
-    try:
-        check_weights(args.model)
-    except RatoonError as error:
-        parser.error(str(error))
-    return args
+    return parse_sized(parser, [5, 10, 20, 30, 50, 75, 100])
 
 
 if __name__ == "__main__":

@@ -34,13 +34,13 @@ from ratoon.errors import ConfigError, ModelError
 from ratoon.kept import open_catalogues, open_memory, open_records, open_secrets
 from ratoon.metrics import Metrics
 from ratoon.reuse.replies import ReplyMemory
-from ratoon.router.anthropic_llm import LocalLlm
 from ratoon.router.box import KeyBox
 from ratoon.router.credentials import Access, Credentials
 from ratoon.router.desk import Desk
 from ratoon.router.execute import Functions
 from ratoon.router.hosts import Hosts
 from ratoon.router.llm import Llm
+from ratoon.router.local_llm import LocalLlm
 from ratoon.router.pipeline import PipelineConfig
 from ratoon.router.preload import read_preload
 from ratoon.router.prompt import Prompts

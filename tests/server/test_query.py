@@ -219,10 +219,10 @@ def test_names_that_openai_does_not_take_come_back_whole(bench: Bench) -> None:
 def test_an_unsure_choice_is_the_language_model_s(bench: Bench) -> None:
     bench.upstream.turns = [{"text": "Which order do you mean?"}]
     told = bench.ask("get", **bench.openai())
-    if told["confidence_level"] == "low":
-        (asked,) = bench.upstream.seen
-        assert len(asked["tools"]) > 1
-        assert asked["tool_choice"] == "auto"
+    assert told["confidence_level"] == "low"
+    (asked,) = bench.upstream.seen
+    assert len(asked["tools"]) > 1
+    assert asked["tool_choice"] == "auto"
     assert told["final_response"] == "Which order do you mean?"
     assert told["num_tool_calls"] == 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from anyio import to_thread
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.requests import Request
@@ -35,6 +36,12 @@ async def read_body(request: Request, limit: int) -> bytes:
     if n_read > limit:
         raise RequestTooLarge("Request exceeds the maximum size")
     return b"".join(chunks)
+
+
+async def read_json(http: Request, kind: type[B]) -> B:
+    """The body, read and validated; the work on what may be large is a worker thread's."""
+    body = await read_body(http, http.app.state.service.settings.max_body_bytes)
+    return await to_thread.run_sync(parse_json, kind, body)
 
 
 def parse_json(kind: type[B], body: bytes) -> B:

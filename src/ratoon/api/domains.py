@@ -9,7 +9,7 @@ from pydantic import BaseModel, StrictBool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from ratoon.api.body import parse_json, read_body
+from ratoon.api.body import read_json
 from ratoon.api.service import Service
 from ratoon.errors import NotFound
 from ratoon.router.catalogue import Catalogue, Tool, check_id, parse_tools
@@ -89,8 +89,7 @@ def _named(http: Request) -> tuple[Router, str, str]:
 
 
 async def _read(http: Request, kind: type[Any]) -> tuple[Any, tuple[Tool, ...]]:
-    body = await read_body(http, http.app.state.service.settings.max_body_bytes)
-    asked = await to_thread.run_sync(parse_json, kind, body)
+    asked = await read_json(http, kind)
     return asked, await to_thread.run_sync(parse_tools, asked.tools)
 
 

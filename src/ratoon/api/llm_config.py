@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from anyio import to_thread
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from ratoon.api.body import parse_json, read_body
+from ratoon.api.body import read_json
 from ratoon.api.domains import tenant_of
 from ratoon.api.query import Headers, desk_of
-from ratoon.api.service import Service
 from ratoon.router.catalogue import check_id
 from ratoon.router.credentials import Access, provider_of
 
@@ -25,10 +23,8 @@ class LlmConfig(BaseModel):
 
 
 async def set_llm(http: Request) -> Response:
-    service: Service = http.app.state.service
     desk, domain_id = desk_of(http), check_id(http.path_params["domain_id"])
-    body = await read_body(http, service.settings.max_body_bytes)
-    asked = await to_thread.run_sync(parse_json, LlmConfig, body)
+    asked = await read_json(http, LlmConfig)
     access = desk.check(
         Access(
             provider_of(asked.provider, "provider"),

@@ -7,23 +7,21 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Annotated, Any
 
-from anyio import to_thread
 from pydantic import BaseModel, Field, StrictBool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from ratoon.api.body import parse_json, read_body
+from ratoon.api.body import read_json
 from ratoon.api.domains import tenant_of
 from ratoon.api.errors import as_ratoon_error, error_body
 from ratoon.api.hang_up import while_connected
+from ratoon.api.route import MAX_QUERY, ms
 from ratoon.api.service import Service
 from ratoon.errors import NotFound
 from ratoon.router.credentials import Wish
 from ratoon.router.desk import Desk, Question
 from ratoon.router.execute import MOCK
 from ratoon.router.pipeline import CallRecord, Run, Step
-
-MAX_QUERY = 1 << 20  # characters
 
 Headers = Annotated[dict[str, str], Field(max_length=32)]
 
@@ -45,9 +43,7 @@ class QueryRequest(BaseModel):
 
 
 async def query(http: Request) -> Response:
-    service: Service = http.app.state.service
-    body = await read_body(http, service.settings.max_body_bytes)
-    asked = await to_thread.run_sync(parse_json, QueryRequest, body)
+    asked = await read_json(http, QueryRequest)
     steps = desk_of(http).answer(tenant_of(http), _question(asked))
     if asked.stream:
         first = await anext(steps)
@@ -71,7 +67,9 @@ def _question(asked: QueryRequest) -> Question:
         asked.llm_headers,
         asked.llm_system_prompt,
     )
-    return Question(asked.domain_id, asked.query, asked.tool_executor, wish, asked.enable_thinking)
+    return Question(
+        asked.domain_id, asked.query, asked.tool_executor, wish, bool(asked.enable_thinking)
+    )
 
 
 async def _last(steps: AsyncGenerator[Step]) -> dict[str, Any]:
@@ -125,9 +123,9 @@ def _call(run: Run, call: CallRecord) -> dict[str, Any]:
         "result": call.result,
         "confidence": call.confidence,
         "confidence_level": run.level.value,
-        "route_ms": _ms(run.route_s),
-        "execute_ms": _ms(call.execute_s),
-        "llm_ms": _ms(call.ask_s),
+        "route_ms": ms(run.route_s),
+        "execute_ms": ms(call.execute_s),
+        "llm_ms": ms(call.ask_s),
     }
     return shown | ({"error": call.error} if call.error else {})
 
@@ -159,8 +157,4 @@ def _timings(run: Run) -> dict[str, float]:
         parts["llm_ms"] = sum(run.ask_s)
     parts["execute_ms"] = run.execute_s
     parts["other_ms"] = run.total_s - sum(parts.values())
-    return {name: _ms(value) for name, value in parts.items()} | {"total_ms": _ms(run.total_s)}
-
-
-def _ms(seconds: float) -> float:
-    return round(1000 * seconds, 3)
+    return {name: ms(value) for name, value in parts.items()} | {"total_ms": ms(run.total_s)}

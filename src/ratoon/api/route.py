@@ -6,12 +6,11 @@ import asyncio
 import time
 from typing import Annotated, Any
 
-from anyio import to_thread
 from pydantic import BaseModel, Field, StrictBool, StrictInt
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from ratoon.api.body import parse_json, read_body
+from ratoon.api.body import read_json
 from ratoon.api.domains import router_of, tenant_of
 from ratoon.api.hang_up import while_connected
 from ratoon.errors import InvalidRequest, RatoonError
@@ -56,7 +55,7 @@ class BatchRequest(Options):
 
 async def route(http: Request) -> Response:
     began_s = time.perf_counter()
-    asked = await _read(http, RouteRequest)
+    asked = await read_json(http, RouteRequest)
     work = _route(router_of(http), tenant_of(http), asked, asked.query, began_s)
     return JSONResponse(await while_connected(http, work))
 
@@ -64,7 +63,7 @@ async def route(http: Request) -> Response:
 async def route_batch(http: Request) -> Response:
     """All queries side by side; each has its own answer or error."""
     began_s = time.perf_counter()
-    asked = await _read(http, BatchRequest)
+    asked = await read_json(http, BatchRequest)
     router, tenant = router_of(http), tenant_of(http)
     router.domains.get(tenant, asked.domain)
 
@@ -81,13 +80,8 @@ async def route_batch(http: Request) -> Response:
         return list(await asyncio.gather(*map(one, asked.queries)))
 
     results = await while_connected(http, all_of_them())
-    total_ms = _ms(time.perf_counter() - began_s)
+    total_ms = ms(time.perf_counter() - began_s)
     return JSONResponse({"results": results, "timings": {"total_ms": total_ms}})
-
-
-async def _read(http: Request, kind: type[Any]) -> Any:
-    body = await read_body(http, http.app.state.service.settings.max_body_bytes)
-    return await to_thread.run_sync(parse_json, kind, body)
 
 
 async def _route(
@@ -137,8 +131,9 @@ def _timings(decision: Decision, arguments: Arguments | None, total_s: float) ->
         "arguments_ms": arguments.seconds if arguments else 0.0,
     }
     parts["other_ms"] = total_s - sum(parts.values())
-    return {"route_ms": _ms(total_s)} | {name: _ms(value) for name, value in parts.items()}
+    return {"route_ms": ms(total_s)} | {name: ms(value) for name, value in parts.items()}
 
 
-def _ms(seconds: float) -> float:
+def ms(seconds: float) -> float:
+    """As answers tell times: in milliseconds."""
     return round(1000 * seconds, 3)

@@ -14,11 +14,11 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from ratoon.api.body import parse_json, read_body
+from ratoon.api.body import read_json
 from ratoon.api.domains import router_of, tenant_of
 from ratoon.api.hang_up import while_connected
 from ratoon.api.query import Headers, desk_of
-from ratoon.api.route import Query
+from ratoon.api.route import Query, ms
 from ratoon.api.service import Service
 from ratoon.router.catalogue import Catalogue, check_id, parse_tools
 from ratoon.router.credentials import Wish
@@ -53,7 +53,7 @@ class PipelineRequest(QueryRequest):
 
 async def register_tool_set(http: Request) -> Response:
     router, tenant = router_of(http), tenant_of(http)
-    asked = await _read(http, ToolsRequest)
+    asked = await read_json(http, ToolsRequest)
     tool_id = check_id(asked.tool_id, "tool_id")
     catalogue = Catalogue(await to_thread.run_sync(parse_tools, asked.tools))
     domain = await router.register(tenant, tool_id, catalogue)
@@ -68,7 +68,7 @@ async def register_tool_set(http: Request) -> Response:
             "compile_ms": round(1000 * domain.prefill_s, 1),
             "cache_size_mb": _megabytes(http, domain),
             "prefix_tokens": len(domain.prompt.prefix),
-            "from_disk": False,
+            "from_disk": domain.layer == "disk",
         }
     )
 
@@ -101,17 +101,20 @@ async def remove_tool_set(http: Request) -> Response:
 async def query_tool_set(http: Request) -> Response:
     """Which tool, as text."""
     began_s = time.perf_counter()
-    asked = await _read(http, QueryRequest)
+    asked = await read_json(http, QueryRequest)
     options = Options(asked.tool_id, asked.query, has_executor=False)
     found = await while_connected(http, hand_over(desk_of(http), tenant_of(http), options))
-    is_hit = found.decision.n_cached >= len(found.decision.domain.prefix) - 1
-    total_ms = _ms(time.perf_counter() - began_s)
+    total_ms = ms(time.perf_counter() - began_s)
     return JSONResponse(
         {
             "response": found.text,
             "tool_id": asked.tool_id,
-            "cache_hit": is_hit,
-            "timings": {**_route_timings(found), "total_ms": total_ms, "cache_hit": is_hit},
+            "cache_hit": found.decision.is_hit,
+            "timings": {
+                **_route_timings(found),
+                "total_ms": total_ms,
+                "cache_hit": found.decision.is_hit,
+            },
         }
     )
 
@@ -119,7 +122,7 @@ async def query_tool_set(http: Request) -> Response:
 async def run_pipeline(http: Request) -> Response:
     """Route, fill in, execute; then the answer of a language model, if one is configured."""
     began_s = time.perf_counter()
-    asked = await _read(http, PipelineRequest)
+    asked = await read_json(http, PipelineRequest)
     wish = Wish(
         None if asked.llm_api_key is None else _provider(asked.llm_format),
         asked.llm_api_key,
@@ -132,7 +135,6 @@ async def run_pipeline(http: Request) -> Response:
         asked.tool_id, asked.query, asked.llm_format, executor=asked.tool_executor, wish=wish
     )
     found = await while_connected(http, hand_over(desk_of(http), tenant_of(http), options))
-    is_hit = found.decision.n_cached >= len(found.decision.domain.prefix) - 1
     return JSONResponse(
         {
             "selected_tool": found.name,
@@ -142,23 +144,18 @@ async def run_pipeline(http: Request) -> Response:
             "llm_response": found.reply,
             "confidence": found.decision.best[1],
             "timings": {
-                "route_ms": _ms(found.route_s),
+                "route_ms": ms(found.route_s),
                 "route_details": _route_timings(found),
-                "execute_ms": _ms(found.execute_s),
-                "llm_ms": _ms(found.llm_s),
+                "execute_ms": ms(found.execute_s),
+                "llm_ms": ms(found.llm_s),
                 "llm_model": found.model or None,
                 "llm_usage": found.usage or None,
                 "llm_error": found.error or None,
-                "total_ms": _ms(time.perf_counter() - began_s),
-                "cache_hit": is_hit,
+                "total_ms": ms(time.perf_counter() - began_s),
+                "cache_hit": found.decision.is_hit,
             },
         }
     )
-
-
-async def _read(http: Request, kind: type[Any]) -> Any:
-    body = await read_body(http, http.app.state.service.settings.max_body_bytes)
-    return await to_thread.run_sync(parse_json, kind, body)
 
 
 def _provider(llm_format: str) -> str:
@@ -189,11 +186,7 @@ def _megabytes(http: Request, domain: Domain) -> float:
 def _route_timings(found: Handover) -> dict[str, float]:
     spent = found.decision.spent
     return {
-        "link_ms": _ms(spent.render_s),
-        "prefill_query_ms": _ms(spent.first_s),
-        "decode_ms": _ms(spent.names_s + found.arguments_s),
+        "link_ms": ms(spent.render_s),
+        "prefill_query_ms": ms(spent.first_s),
+        "decode_ms": ms(spent.names_s + found.arguments_s),
     }
-
-
-def _ms(seconds: float) -> float:
-    return round(1000 * seconds, 3)

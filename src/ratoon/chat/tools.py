@@ -52,7 +52,7 @@ def definition(tool: wire.Tool) -> dict[str, Any]:
         "function": {
             "name": tool.name,
             "description": tool.description or "",
-            "parameters": _sorted(schema),
+            "parameters": in_order(schema),
         },
     }
 
@@ -87,9 +87,10 @@ def to_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _sorted(value: Any) -> Any:
+def in_order(value: Any) -> Any:
+    """Equal values with their keys in one order, at every depth."""
     if isinstance(value, dict):
-        return {key: _sorted(value[key]) for key in sorted(value)}
+        return {key: in_order(value[key]) for key in sorted(value)}
     if isinstance(value, list):
-        return [_sorted(item) for item in value]
+        return [in_order(item) for item in value]
     return value

@@ -23,8 +23,6 @@ class Engine(Protocol):
 
     def cancel(self, request_id: str) -> None: ...
 
-    def match_length(self, tokens: list[int]) -> int: ...
-
 
 @dataclass(slots=True)
 class Answer:
@@ -34,7 +32,6 @@ class Answer:
     n_cached: int = 0
     layer: str = ""
     scored: Scored | None = None
-    tokens: list[int] = field(default_factory=list)
     text: bytes = b""
     reason: FinishReason | None = None
 
@@ -55,7 +52,6 @@ class _Listener:
             case Scored():
                 answer.scored = event
             case Token():
-                answer.tokens.append(event.token)
                 answer.text += event.piece
             case Finished():
                 answer.reason = event.reason

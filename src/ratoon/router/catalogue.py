@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ratoon.chat.tools import in_order, to_json
 from ratoon.errors import InvalidRequest
 
 MAX_TOOLS = 1000
@@ -37,9 +38,9 @@ class Tool:
         shown = {
             "name": self.name,
             "description": self.description,
-            "parameters": _sorted(self.parameters),
+            "parameters": in_order(self.parameters),
         }
-        return json.dumps(shown, ensure_ascii=False)
+        return to_json(shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +147,3 @@ def _depth(value: object) -> int:
             inner for item in level for inner in (item.values() if isinstance(item, dict) else item)
         ]
     return depth
-
-
-def _sorted(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _sorted(value[key]) for key in sorted(value)}
-    if isinstance(value, list):
-        return [_sorted(item) for item in value]
-    return value

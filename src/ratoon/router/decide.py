@@ -37,7 +37,6 @@ class Decision:
     n_prompt: int
     n_cached: int
     layer: str
-    n_asked: int
     spent: Spent = field(default_factory=Spent)
 
     @property
@@ -47,6 +46,12 @@ class Decision:
         names: list[str | None] = [tool.name for tool in self.domain.catalogue.tools]
         pairs = zip([*names, None], self.probabilities, strict=True)
         return sorted(pairs, key=lambda pair: -pair[1])
+
+    @property
+    def is_hit(self) -> bool:
+        """Whether all that the domain's queries share was there; the last token may be computed
+        anew."""
+        return self.n_cached >= len(self.domain.prefix) - 1
 
     @property
     def best(self) -> tuple[str | None, float]:
@@ -79,7 +84,6 @@ async def decide(
         n_prompt=first.n_prompt if first else len(tokens),
         n_cached=first.n_cached if first else 0,
         layer=first.layer if first else "",
-        n_asked=scoring.n_asked,
         spent=spent,
     )
 

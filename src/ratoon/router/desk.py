@@ -7,12 +7,10 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 
 from ratoon.errors import InvalidRequest
-from ratoon.router.anthropic_llm import AnthropicLlm
 from ratoon.router.credentials import Access, Credentials, Wish
 from ratoon.router.execute import MOCK, Functions, executor
 from ratoon.router.hosts import Hosts, parse_url
 from ratoon.router.llm import Llm
-from ratoon.router.openai_llm import OpenAiLlm
 from ratoon.router.pipeline import Job, PipelineConfig, Step, run_pipeline
 from ratoon.router.router import Router
 
@@ -25,7 +23,7 @@ class Question:
     query: str
     executor: str = MOCK
     wish: Wish = field(default_factory=Wish)
-    thinks: bool | None = None  # None: as the server's setting says
+    thinks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,6 @@ class Desk:
     local: Callable[[], Llm]
     functions: Functions = field(default_factory=dict)
     config: PipelineConfig = field(default_factory=PipelineConfig)
-    thinks: bool = False
 
     async def answer(self, tenant: str, question: Question) -> AsyncGenerator[Step]:
         """Step by step. Raises NotFound, InvalidRequest before the first one."""
@@ -52,7 +49,7 @@ class Desk:
                 llm,
                 runner,
                 system_prompt,
-                self.thinks if question.thinks is None else question.thinks,
+                question.thinks,
             )
             async with aclosing(run_pipeline(self.router, job, self.config)) as steps:
                 async for step in steps:
@@ -87,7 +84,20 @@ class Desk:
     def _llm(self, access: Access) -> Llm:
         if access.provider == "local":
             return self.local()
-        kind = OpenAiLlm if access.provider == "openai" else AnthropicLlm
-        return kind(
-            access.api_key, access.model, access.base_url, access.headers, self.config.timeout_s
-        )
+        return _SDKS[access.provider]()(access, self.config.timeout_s)
+
+
+def _openai() -> Callable[[Access, float], Llm]:
+    from ratoon.router.openai_llm import OpenAiLlm
+
+    return OpenAiLlm
+
+
+def _claude() -> Callable[[Access, float], Llm]:
+    from ratoon.router.anthropic_llm import AnthropicLlm
+
+    return AnthropicLlm
+
+
+# imported when first asked for: each SDK takes longer to import than all of the server
+_SDKS = {"openai": _openai, "claude": _claude}

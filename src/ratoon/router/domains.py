@@ -54,6 +54,7 @@ class Domain:
     n_queries: int = 0
     n_forwarded: int = 0  # of the prefix, by the registration
     prefill_s: float = 0.0
+    layer: str = ""  # where the registration found what it did not forward
     computing: Request | None = field(default=None, repr=False)
 
     @property

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ratoon.errors import UpstreamError
-from ratoon.router.anthropic_llm import message_of
+from ratoon.router.anthropic_form import message_of
 from ratoon.router.credentials import Wish
 from ratoon.router.decide import Decision
 from ratoon.router.desk import Desk
 from ratoon.router.execute import MOCK, Outcome, executor
 from ratoon.router.llm import Asked, Call, Called, Prompt, Result, Results, Turn
-from ratoon.router.openai_llm import messages_of
+from ratoon.router.openai_form import messages_of
 
 Format = Literal["claude", "openai", "raw"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,7 +11,9 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from ratoon.errors import UpstreamError
 from ratoon.router.catalogue import Tool
-from ratoon.router.llm import Asked, Call, Called, Prompt, Reply, Results, Turn
+from ratoon.router.credentials import Access
+from ratoon.router.llm import Call, Prompt, Reply
+from ratoon.router.openai_form import messages_of
 
 DEFAULT_MODEL = "gpt-4o"
 _END = "/chat/completions"  # a client may give the whole address
@@ -24,19 +25,12 @@ class OpenAiLlm:
     """One caller's access to a server. The client does not follow redirects: a key goes to the
     address it was given for and nowhere else."""
 
-    def __init__(
-        self,
-        api_key: str,
-        model: str = "",
-        base_url: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        timeout_s: float = 120.0,
-    ) -> None:
-        self._model = model or DEFAULT_MODEL
+    def __init__(self, access: Access, timeout_s: float) -> None:
+        self._model = access.model or DEFAULT_MODEL
         self._client = AsyncOpenAI(
-            api_key=api_key,
-            base_url=base_url.rstrip("/").removesuffix(_END) if base_url else None,
-            default_headers=dict(headers or {}),
+            api_key=access.api_key,
+            base_url=access.base_url.rstrip("/").removesuffix(_END) if access.base_url else None,
+            default_headers=dict(access.headers),
             timeout=timeout_s,
             http_client=DefaultAsyncHttpxClient(follow_redirects=False, timeout=timeout_s),
         )
@@ -101,27 +95,6 @@ def _tool(tool: Tool, name: str) -> dict[str, Any]:
         "parameters": dict(tool.parameters),
     }
     return {"type": "function", "function": function}
-
-
-def messages_of(turn: Turn, names: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-    """A turn in the API's form. ``names``: what tools are called there."""
-    match turn:
-        case Asked():
-            return [{"role": "user", "content": turn.text}]
-        case Called():
-            calls = [_call(call, names or {}) for call in turn.calls]
-            return [{"role": "assistant", "content": turn.text or None, "tool_calls": calls}]
-        case Results():
-            return [
-                {"role": "tool", "tool_call_id": each.call.id, "content": each.text}
-                for each in turn.results
-            ]
-
-
-def _call(call: Call, names: Mapping[str, str]) -> dict[str, Any]:
-    arguments = call.text if call.arguments is None else json.dumps(call.arguments)
-    function = {"name": names.get(call.name, call.name), "arguments": arguments}
-    return {"id": call.id, "type": "function", "function": function}
 
 
 def _reply(answer: Any, names: Mapping[str, str]) -> Reply:

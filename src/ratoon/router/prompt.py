@@ -45,11 +45,6 @@ class DomainPrompt:
     trie: NameTrie
     is_separable: bool  # whether a query's tokens do not depend on the tools before it
 
-    @property
-    def names(self) -> list[str]:
-        """In the trie's order."""
-        return [*(tool.name for tool in self.catalogue.tools), self.none]
-
 
 class Prompts:
     """Makes prompts for one model; thread-safe."""

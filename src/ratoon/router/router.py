@@ -152,6 +152,7 @@ class Router:
             log.warning("domain %s was not computed ahead: %s", domain.id, error)
         else:
             domain.n_forwarded = answer.n_prompt - answer.n_cached
+            domain.layer = answer.layer
             domain.status = Status.READY
         finally:
             domain.prefill_s = time.perf_counter() - began_s

@@ -74,7 +74,6 @@ class Scoring:
         self._floor = floor
         self._open: list[tuple[_Node, float]] = []
         self.probabilities = [0.0] * trie.n_names
-        self.n_asked = 0
         self._visit(trie.root, 1.0)
 
     @property
@@ -84,7 +83,6 @@ class Scoring:
     def tell(self, answers: Sequence[Sequence[float]]) -> None:
         """Log probabilities for each group of each question; only their differences count."""
         asked, self._open = self._open, []
-        self.n_asked += len(asked)
         for (node, mass), log_probs in zip(asked, answers, strict=True):
             shares = _shares(log_probs)
             for way, share in zip(node.ways.values(), shares, strict=False):

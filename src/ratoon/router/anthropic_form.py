@@ -1,0 +1,86 @@
+"""Prompts and replies in the form of the Anthropic Messages API. It needs none of its SDK."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ratoon.router.catalogue import Tool
+from ratoon.router.llm import Asked, Call, Called, Prompt, Reply, Results, Turn
+
+THINKING_TOKENS = 1024  # the least there is
+
+
+def body_of(prompt: Prompt, model: str) -> dict[str, Any]:
+    """The request that asks a model."""
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": [message_of(turn) for turn in prompt.turns],
+        "max_tokens": prompt.max_tokens,
+    }
+    if prompt.system:
+        body["system"] = prompt.system
+    if prompt.tools:
+        body["tools"] = [_tool(tool) for tool in prompt.tools]
+        body["tool_choice"] = _choice(prompt)
+    if prompt.thinks and prompt.forced is None:  # a forced call leaves no room for reasoning
+        body["thinking"] = {"type": "enabled", "budget_tokens": THINKING_TOKENS}
+        body["max_tokens"] = prompt.max_tokens + THINKING_TOKENS
+    return body
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    schema = {"type": "object", **tool.parameters}
+    return {"name": tool.name, "description": tool.description, "input_schema": schema}
+
+
+def _choice(prompt: Prompt) -> dict[str, Any]:
+    if prompt.bars_calls:
+        return {"type": "none"}
+    if prompt.forced is None:
+        return {"type": "auto"}
+    return {"type": "tool", "name": prompt.forced}
+
+
+def message_of(turn: Turn) -> dict[str, Any]:
+    """A turn in the API's form."""
+    match turn:
+        case Asked():
+            return {"role": "user", "content": turn.text}
+        case Called():
+            said: list[dict[str, Any]] = [{"type": "text", "text": turn.text}] if turn.text else []
+            calls = [_call(call) for call in turn.calls]
+            return {"role": "assistant", "content": said + calls}
+        case Results():
+            results = [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": each.call.id,
+                    "content": each.text,
+                    "is_error": each.is_error,
+                }
+                for each in turn.results
+            ]
+            return {"role": "user", "content": results}
+
+
+def _call(call: Call) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments or {}}
+
+
+def reply_of(message: Mapping[str, Any]) -> Reply:
+    """What a message says."""
+    text, thinking = [], []
+    calls = []
+    for block in message["content"]:
+        if block["type"] == "text":
+            text.append(block["text"])
+        elif block["type"] == "thinking":
+            thinking.append(block["thinking"])
+        elif block["type"] == "tool_use":
+            given = block["input"]
+            value = dict(given) if isinstance(given, Mapping) else None
+            calls.append(Call(block["id"], block["name"], value, json.dumps(given)))
+    usage = {name: message["usage"][name] for name in ("input_tokens", "output_tokens")}
+    return Reply("".join(text), tuple(calls), "\n".join(thinking), message["model"], usage)
