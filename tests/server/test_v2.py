@@ -117,9 +117,9 @@ def test_a_stored_language_model_answers(older: Older, provider: str) -> None:
     told = older.pipeline("merchant", "gmv_summary", llm_format=provider)
     assert told["llm_response"] == "Your GMV is fine."
     assert told["timings"]["llm_model"] == "scripted"
-    if told["arguments"] is not None:
-        assert told["tool_result"]["mock"] is True
-        assert len(told["llm_context"]) == 3
+    assert told["arguments"] is not None
+    assert told["tool_result"]["mock"] is True
+    assert len(told["llm_context"]) == 3
     assert "0123456789" not in older.http.get("/admin/llm-config").text
 
 
