@@ -18,7 +18,7 @@ from ratoon.engine.events import Event, Failed, Finished, Started, Token
 from ratoon.engine.request import Request
 from ratoon.metrics import Metrics
 
-GATHER_S = 0.015
+GATHER_S = 0.03
 
 
 class Mailbox:

@@ -9,6 +9,7 @@ import ctypes
 import logging
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 
@@ -124,8 +125,11 @@ class LlamaModel:
     def _measure_bytes(self, memory: MemoryKind, n: int) -> tuple[int, int]:
         """Of a saved state: bytes per token, and of what can't be cut: per token of a window, or
         in all."""
-        token = self.vocab.bos_id or 0
-        self.forward_rows([Chunk(SeqId(0), 0, [token] * n, wants_logits=False)], RowBatch(n))
+        rows = Chunk(SeqId(0), 0, [self.vocab.bos_id or 0] * n, wants_logits=False)
+        # OpenMP keeps threads for each thread that ever computed, as long as that lives, and lets
+        # none spin while there are more of them than cores. So it is not this thread that computes.
+        with ThreadPoolExecutor(1) as passing:
+            passing.submit(self.forward_rows, [rows], RowBatch(n)).result()
         size = int(C.llama_state_seq_get_size(self._context, 0))
         part = int(C.llama_state_seq_get_size_ext(self._context, 0, PART_ONLY))
         C.llama_memory_clear(self._memory, True)
