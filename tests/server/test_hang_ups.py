@@ -111,7 +111,7 @@ def test_the_official_client_leaves_early(
     engine.script = endless
     body: Any = BODY
     with client.messages.stream(**body) as stream:
-        assert next(iter(stream.text_stream)) == "x"
+        assert set(next(iter(stream.text_stream))) == {"x"}
     engine.wait_for(lambda e: e.cancelled)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -50,7 +51,7 @@ def test_a_stream(client: anthropic.Anthropic) -> None:
     with client.messages.stream(**body) as stream:
         parts = list(stream.text_stream)
         message = stream.get_final_message()
-    assert parts == list("Hello")
+    assert "".join(parts) == "Hello"
     assert message.stop_reason == "end_turn"
     assert message.usage.output_tokens == 5
 
@@ -71,11 +72,11 @@ def test_stream_records(http: httpx.Client) -> None:
     assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
     assert response.headers["request-id"].startswith("req_")
     events = sse_events(response.text)
-    assert [e["type"] for e in events] == [
+    assert [kind for kind, _ in itertools.groupby(e["type"] for e in events)] == [
         "message_start",
         "ping",
         "content_block_start",
-        *["content_block_delta"] * 5,
+        "content_block_delta",
         "content_block_stop",
         "message_delta",
         "message_stop",

@@ -310,7 +310,7 @@ def test_a_client_that_leaves_stops_a_later_round(url: str, engine: ScriptedEngi
         http.stream("POST", "/v1/messages", json=body) as response,
     ):
         for line in response.iter_lines():
-            if '"text":"x"' in line:
+            if '"text":"x' in line:
                 break
     engine.wait_for(lambda it: it.submitted[1].id in it.cancelled)
 

@@ -13,7 +13,7 @@ from starlette.types import Receive
 
 from ratoon.api.replies import RecordedStream
 from ratoon.api.service import Service
-from ratoon.api.stream import PING, ReplyStream, WireEvent
+from ratoon.api.stream import PING, ReplyStream, WireEvent, joined
 from ratoon.engine.events import Event, Failed, Finished, Started, Token
 from ratoon.engine.request import Request
 from ratoon.metrics import Metrics
@@ -164,7 +164,7 @@ def _batches(
                 batch += stream.feed(event)
     finally:
         if batch:
-            yield batch
+            yield joined(batch)
 
 
 def _leave(service: Service, request: Request, mailbox: Mailbox) -> None:

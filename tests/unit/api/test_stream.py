@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ratoon.api.stream import MessageFold, ReplyHead, ReplyStream, WireEvent
+from ratoon.api.stream import MessageFold, ReplyHead, ReplyStream, WireEvent, joined
 from ratoon.chat.parser import Delta, ReplyParser, TextDelta, ToolEnd, ToolInput, ToolStart
 from ratoon.engine.events import Event, Failed, Finished, FinishReason, Started, Token
 from ratoon.errors import InternalError, Overloaded
@@ -209,7 +210,13 @@ def test_every_stream_is_well_formed(
         isinstance(d, ToolStart) for d in fed
     )
     assert all(block.get("text") != "" for block in blocks)
-    json.dumps(events)
+    told = json.dumps(events)
+    fewer = joined(events)
+    check_grammar(fewer)
+    assert fold(fewer) == fold(events)
+    kinds = [event.get("delta", {}).get("type", n) for n, event in enumerate(fewer)]
+    assert all(left != right for left, right in itertools.pairwise(kinds))
+    assert json.dumps(events) == told
 
 
 @given(st.text(alphabet="aé😀\n<>{}STOP"), st.integers(1, 5))
