@@ -18,14 +18,15 @@ from ratoon.engine.events import Event, Failed, Finished, Started, Token
 from ratoon.engine.request import Request
 from ratoon.metrics import Metrics
 
-GATHER_S = 0.03
+GATHER_S = 0.05
 
 
 class Mailbox:
     """Carries events from the engine's thread to the event loop.
 
-    Events that come faster than one in ``GATHER_S`` are taken together: each wake-up of the loop,
-    and of the client, takes a core from the threads that compute.
+    Events that come faster than one in ``GATHER_S`` are taken together, but for the last one, which
+    nothing follows: each wake-up of the loop, and of the client, takes a core from the threads that
+    compute.
     """
 
     def __init__(self) -> None:
@@ -33,6 +34,7 @@ class Mailbox:
         self._loop = asyncio.get_running_loop()
         self._events: deque[Event] = deque()
         self._has_news = asyncio.Event()
+        self._has_all = asyncio.Event()
         self._is_told = False  # that there are events; told once until they are taken
         self._taken_s = 0.0  # loop time
         self._is_abandoned = False
@@ -40,15 +42,19 @@ class Mailbox:
     def put(self, event: Event) -> None:
         """Called on the engine's thread; never blocks, never fails."""
         self._events.append(event)
-        if not self._is_told:
-            self._is_told = True
-            with suppress(RuntimeError):  # the loop is closed: the server is going down
+        is_last = isinstance(event, Finished | Failed)
+        with suppress(RuntimeError):  # the loop is closed: the server is going down
+            if not self._is_told:
+                self._is_told = True
                 self._loop.call_soon_threadsafe(self._has_news.set)
+            if is_last:
+                self._loop.call_soon_threadsafe(self._has_all.set)
 
     def abandon(self) -> None:
         """The client has left; what is undelivered has no reader."""
         self._is_abandoned = True
         self._has_news.set()
+        self._has_all.set()
 
     async def take(self, until: float) -> list[Event]:
         """All events that have come, at least one; none if there is none by loop time ``until``."""
@@ -74,9 +80,11 @@ class Mailbox:
 
     async def _gather(self) -> None:
         """Let more come if the last ones were taken a moment ago."""
-        early_s = self._taken_s + GATHER_S - self._loop.time()
-        if early_s > 0 and not self._is_abandoned:
-            await asyncio.sleep(early_s)
+        until = self._taken_s + GATHER_S
+        if until > self._loop.time() and not self._has_all.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(until):
+                    await self._has_all.wait()
 
     def deadline(self, seconds: float) -> float:
         """The loop time in so many seconds."""

@@ -73,6 +73,23 @@ def test_what_comes_fast_is_taken_together() -> None:
     assert n_takes <= seconds / GATHER_S + 2
 
 
+def test_the_end_is_not_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ratoon.api.reply.GATHER_S", 10 * LIMIT_S)
+
+    async def run() -> list[Event]:
+        mailbox = Mailbox()
+        mailbox.put(Token(0, b"x"))
+        await mailbox.take(mailbox.deadline(LIMIT_S))
+        mailbox.put(Token(1, b"x"))
+        taking = asyncio.create_task(mailbox.take(mailbox.deadline(LIMIT_S)))
+        await asyncio.sleep(0.01)
+        assert not taking.done()
+        mailbox.put(Finished(FinishReason.STOP, 2))
+        return await taking
+
+    assert asyncio.run(run()) == [Token(1, b"x"), Finished(FinishReason.STOP, 2)]
+
+
 def test_nothing_comes_is_told_at_the_deadline() -> None:
     async def run() -> list[Event]:
         mailbox = Mailbox()
