@@ -17,7 +17,7 @@ test: $(STAMP)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/pytest
+	@$(BIN)/pytest -n 2 --dist loadfile
 
 $(STAMP): pyproject.toml requirements.lock scripts/install scripts/llama.cmake
 	@PYTHON="$(PYTHON)" CMAKE_ARGS="$(CMAKE_ARGS)" scripts/install .venv
