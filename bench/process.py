@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import ratoon
 from ratoon.bench.process import Process, ratoon_command, wait_for
+from ratoon.client import RatoonClient, RouteResult
 from ratoon.errors import RatoonError
 from ratoon.weights import check_weights, embedded_weights
 
@@ -125,6 +126,11 @@ def say(text: str) -> None:
     """A line that is seen at once."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
+
+
+def decide(client: RatoonClient, domain_id: str, query: str, top_k: int = 5) -> RouteResult:
+    """Which tool, without its arguments."""
+    return client.route(domain_id, query, top_k=top_k, include_arguments=False)
 
 
 def parse_sized(parser: argparse.ArgumentParser, sizes: list[int]) -> argparse.Namespace:

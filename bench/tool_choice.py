@@ -27,7 +27,7 @@ from typing import Any
 
 import httpx
 
-from bench.process import parse_sized, say, server_process
+from bench.process import decide, parse_sized, say, server_process
 from ratoon.client import RatoonClient, RouteResult
 
 ANSWERED = ("simple_python", "multiple", "live_simple", "live_multiple")
@@ -170,13 +170,13 @@ def measure(
     outcomes = []
     kept: list[RouteResult] = []
     for case in cases:
-        found = client.route("eval", case.query, top_k=size + 1)
+        found = decide(client, "eval", case.query, top_k=size + 1)
         kept.append(found)
         outcomes.append(Outcome(case, found.tool_name, found.confidence))
     n_same = n_hits = 0
     for case, found in zip(cases[: args.full], kept, strict=False):
         admin.post("/admin/evict").raise_for_status()
-        full = client.route("eval", case.query, top_k=size + 1)
+        full = decide(client, "eval", case.query, top_k=size + 1)
         if full.cached_tokens <= 1 and found.cached_tokens > 1:
             n_hits += 1
             n_same += is_same(full, found)

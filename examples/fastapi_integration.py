@@ -1,7 +1,7 @@
 """A web service of your own in front of Ratoon: it routes, and runs the tools itself.
 
     ratoon serve
-    uvicorn examples.fastapi_integration:app --port 8000
+    python examples/fastapi_integration.py
     curl http://127.0.0.1:8000/ask -H 'content-type: application/json' \\
         -d '{"query": "Where is order ORD-1234?"}'
 """
@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import uvicorn
 from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel
 
@@ -63,7 +64,7 @@ async def ask(question: Question) -> dict[str, Any]:
     """The chosen tool's result, or what else was likely."""
     client: AsyncRatoonClient = app.state.client
     try:
-        found = await client.route(DOMAIN, question.query, include_arguments=True)
+        found = await client.route(DOMAIN, question.query)
     except ClientError as error:
         raise HTTPException(error.status or 502, str(error)) from None
     run = RUN.get(found.tool_name or "")
@@ -76,3 +77,7 @@ async def ask(question: Question) -> dict[str, Any]:
         "confidence": found.confidence,
         "result": run(**found.arguments),
     }
+
+
+if __name__ == "__main__":
+    uvicorn.run(app, port=int(os.environ.get("PORT", "8000")))

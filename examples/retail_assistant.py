@@ -5,8 +5,9 @@
     python examples/retail_assistant.py                   # the whole pipeline, with mock tools
     python examples/retail_assistant.py --demo            # a few queries, then the end
 
-The language model is the one that is served, or another: --llm-provider openai --llm-model NAME
---llm-base-url URL, with its key in LLM_API_KEY.
+The language model is the one that is served, or another: --llm-model NAME is one of Ollama's on
+this machine; with --llm-base-url URL or --llm-provider it is one of others, with its key in
+LLM_API_KEY.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ratoon.client import DEFAULT_URL, ClientError, RatoonClient
 
 TOOLS = Path(__file__).with_name("retail_tools.json")
 DOMAIN = "retail"
+OLLAMA = "http://localhost:11434/v1"
 DEMO = (
     "Do we have the iPhone 16 Pro in stock?",
     "Where is my order ORD-1234?",
@@ -48,7 +50,7 @@ def main() -> int:
 
 def route(client: RatoonClient, query: str, _: dict[str, Any]) -> None:
     """Show the choice."""
-    found = client.route(DOMAIN, query, include_arguments=True, top_k=3)
+    found = client.route(DOMAIN, query, top_k=3)
     say(f"\n> {query}")
     say(f"  {found.tool_name or 'no tool'} ({found.confidence:.0%}) {found.arguments or ''}")
     for each in found.candidates:
@@ -90,13 +92,14 @@ def _asked() -> Iterator[str]:
 
 
 def _llm(args: argparse.Namespace) -> dict[str, Any]:
-    if args.llm_provider is None:
+    if not (args.llm_provider or args.llm_model or args.llm_base_url):
         return {}
+    is_ollama = not (args.llm_provider or args.llm_base_url)
     return {
-        "llm_provider": args.llm_provider,
+        "llm_provider": args.llm_provider or "openai",
         "llm_api_key": os.environ.get("LLM_API_KEY", "none"),
         "llm_model": args.llm_model,
-        "llm_base_url": args.llm_base_url,
+        "llm_base_url": OLLAMA if is_ollama else args.llm_base_url,
     }
 
 
