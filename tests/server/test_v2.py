@@ -85,6 +85,10 @@ def test_a_query_is_routed(older: Older) -> None:
     assert told["tool_id"] == "merchant"
     assert [each["tool_name"] for each in told["selections"]] == ["gmv_summary"]
     assert told["confidence"] == pytest.approx(1)
+    body = {"tool_id": "merchant", "query": "gmv_summary", "max_new_tokens": 1}
+    short = older.http.post("/route", json=body).json()
+    assert short["selections"] == [{"tool_name": "gmv_summary", "arguments": {}}]
+    assert len(short["raw_response"]) < len(told["raw_response"])
     none = older.route("merchant", "none")
     assert (none["selections"], none["raw_response"]) == ([], "")
     text = older._post("/v2/query", tool_id="merchant", query="track_order")

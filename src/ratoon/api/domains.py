@@ -40,19 +40,19 @@ async def register_tools(http: Request) -> Response:
     asked, tools = await _read(http, Registration)
     catalogue = Catalogue(tools, asked.system_prompt or "")
     domain = await router.register(tenant, domain_id, catalogue)
-    return await _registered(router, domain, waits=asked.wait)
+    return await _registered(http, domain, waits=asked.wait)
 
 
 async def append_tools(http: Request) -> Response:
     router, tenant, domain_id = _named(http)
     asked, tools = await _read(http, Addition)
     domain = await router.append(tenant, domain_id, tools)
-    return await _registered(router, domain, waits=asked.wait)
+    return await _registered(http, domain, waits=asked.wait)
 
 
 async def list_domains(http: Request) -> Response:
     domains = router_of(http).domains.of(tenant_of(http))
-    shown = [_shown(domain, N_NAMES) for domain in domains]
+    shown = [_shown(http, domain, N_NAMES) for domain in domains]
     return JSONResponse({"num_domains": len(shown), "domains": shown})
 
 
@@ -61,7 +61,7 @@ async def get_domain(http: Request) -> Response:
     domain = router.domains.get(tenant, domain_id)
     tools = [tool.source for tool in domain.catalogue.tools]
     about = {"system_prompt": domain.catalogue.system_prompt, "tools": tools}
-    return JSONResponse(_shown(domain) | about)
+    return JSONResponse(_shown(http, domain) | about)
 
 
 async def remove_domain(http: Request) -> Response:
@@ -84,6 +84,12 @@ def tenant_of(http: Request) -> str:
     return tenant
 
 
+def megabytes(http: Request, domain: Domain) -> float:
+    """What the prefix takes as a saved state, about."""
+    service: Service = http.app.state.service
+    return round(len(domain.prompt.prefix) * service.engine.bytes_per_token / 1e6, 3)
+
+
 def _named(http: Request) -> tuple[Router, str, str]:
     return router_of(http), tenant_of(http), check_id(http.path_params["domain_id"])
 
@@ -93,16 +99,15 @@ async def _read(http: Request, kind: type[Any]) -> tuple[Any, tuple[Tool, ...]]:
     return asked, await to_thread.run_sync(parse_tools, asked.tools)
 
 
-async def _registered(router: Router, domain: Domain, *, waits: bool) -> Response:
+async def _registered(http: Request, domain: Domain, *, waits: bool) -> Response:
     """A client that leaves stops waiting; the registration goes on."""
     if waits:
-        await router.finish(domain)
-    return JSONResponse(
-        _shown(domain, N_NAMES), 202 if domain.status is Status.REGISTERING else 200
-    )
+        await router_of(http).finish(domain)
+    status = 202 if domain.status is Status.REGISTERING else 200
+    return JSONResponse(_shown(http, domain, N_NAMES), status)
 
 
-def _shown(domain: Domain, n_names: int | None = None) -> dict[str, object]:
+def _shown(http: Request, domain: Domain, n_names: int | None = None) -> dict[str, object]:
     tools = domain.catalogue.tools
     shown: dict[str, object] = {
         "domain_id": domain.id,
@@ -111,6 +116,7 @@ def _shown(domain: Domain, n_names: int | None = None) -> dict[str, object]:
         "tool_names": [tool.name for tool in tools[:n_names]],
         "prefix_tokens": len(domain.prompt.prefix),
         "forwarded_tokens": domain.n_forwarded,
+        "state_size_mb": megabytes(http, domain),
         "progress": round(domain.progress, 4),
         "prefill_ms": round(1000 * domain.prefill_s, 1),
         "query_count": domain.n_queries,

@@ -35,6 +35,7 @@ class Options(BaseModel):
     top_k: StrictInt = Field(N_CANDIDATES, ge=1)
     include_schema: StrictBool = False
     include_arguments: StrictBool = False
+    max_new_tokens: int | None = Field(None, ge=1, le=2048)  # of the arguments
 
     @property
     def domain(self) -> str:
@@ -91,7 +92,7 @@ async def _route(
     name, confidence = decision.best
     arguments: Arguments | None = None
     if (asked.include_arguments or asked.tool_id) and name is not None:
-        arguments = await router.arguments(decision, name)
+        arguments = await router.arguments(decision, name, asked.max_new_tokens)
     answer: dict[str, Any] = {
         "domain_id": asked.domain,
         "tool_name": name,

@@ -15,14 +15,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ratoon.api.body import read_json
-from ratoon.api.domains import router_of, tenant_of
+from ratoon.api.domains import megabytes, router_of, tenant_of
 from ratoon.api.hang_up import while_connected
 from ratoon.api.query import Headers, desk_of
 from ratoon.api.route import Query, ms
 from ratoon.api.service import Service
 from ratoon.router.catalogue import Catalogue, check_id, parse_tools
 from ratoon.router.credentials import Wish
-from ratoon.router.domains import Domain, Status
+from ratoon.router.domains import Domain
 from ratoon.router.execute import MOCK
 from ratoon.router.handover import Handover, Options, hand_over
 
@@ -66,7 +66,7 @@ async def register_tool_set(http: Request) -> Response:
             "num_tools": len(catalogue.tools),
             "cache_hash": catalogue.digest[:N_HASH],
             "compile_ms": round(1000 * domain.prefill_s, 1),
-            "cache_size_mb": _megabytes(http, domain),
+            "cache_size_mb": megabytes(http, domain),
             "prefix_tokens": len(domain.prompt.prefix),
             "from_disk": domain.layer == "disk",
         }
@@ -75,11 +75,11 @@ async def register_tool_set(http: Request) -> Response:
 
 async def list_tool_sets(http: Request) -> Response:
     domains = router_of(http).domains.of(tenant_of(http))
-    sizes = [_megabytes(http, domain) for domain in domains]
+    sizes = [megabytes(http, domain) for domain in domains]
     return JSONResponse(
         {
             "num_tool_sets": len(domains),
-            "tool_sets": [_shown(domain) for domain in domains],
+            "tool_sets": await to_thread.run_sync(lambda: [_shown(http, each) for each in domains]),
             "total_cache_memory_mb": round(sum(sizes), 3),
         }
     )
@@ -102,7 +102,9 @@ async def query_tool_set(http: Request) -> Response:
     """Which tool, as text."""
     began_s = time.perf_counter()
     asked = await read_json(http, QueryRequest)
-    options = Options(asked.tool_id, asked.query, has_executor=False)
+    options = Options(
+        asked.tool_id, asked.query, has_executor=False, max_arguments=asked.max_new_tokens
+    )
     found = await while_connected(http, hand_over(desk_of(http), tenant_of(http), options))
     total_ms = ms(time.perf_counter() - began_s)
     return JSONResponse(
@@ -132,7 +134,12 @@ async def run_pipeline(http: Request) -> Response:
         asked.llm_system_prompt,
     )
     options = Options(
-        asked.tool_id, asked.query, asked.llm_format, executor=asked.tool_executor, wish=wish
+        asked.tool_id,
+        asked.query,
+        asked.llm_format,
+        executor=asked.tool_executor,
+        wish=wish,
+        max_arguments=asked.max_new_tokens,
     )
     found = await while_connected(http, hand_over(desk_of(http), tenant_of(http), options))
     return JSONResponse(
@@ -162,7 +169,9 @@ def _provider(llm_format: str) -> str:
     return "openai" if llm_format == "openai" else "claude"
 
 
-def _shown(domain: Domain) -> dict[str, object]:
+def _shown(http: Request, domain: Domain) -> dict[str, object]:
+    service: Service = http.app.state.service
+    prefix = domain.prompt.prefix
     names = [tool.name for tool in domain.catalogue.tools]
     return {
         "tool_id": domain.id,
@@ -173,14 +182,8 @@ def _shown(domain: Domain) -> dict[str, object]:
         "registered_at": domain.registered_s,
         "last_accessed_at": domain.used_s,
         "query_count": domain.n_queries,
-        "cache_in_memory": domain.status is Status.READY,
+        "cache_in_memory": service.engine.match_length(prefix) >= len(prefix) - 1,
     }
-
-
-def _megabytes(http: Request, domain: Domain) -> float:
-    """What the prefix takes as a saved state, about."""
-    service: Service = http.app.state.service
-    return round(len(domain.prompt.prefix) * service.engine.bytes_per_token / 1e6, 3)
 
 
 def _route_timings(found: Handover) -> dict[str, float]:

@@ -30,6 +30,7 @@ class Options:
     executor: str = MOCK
     wish: Wish = field(default_factory=Wish)
     has_executor: bool = True
+    max_arguments: int | None = None  # tokens
 
 
 @dataclass(slots=True)
@@ -60,7 +61,7 @@ async def hand_over(desk: Desk, tenant: str, options: Options) -> Handover:
     decision = await desk.router.route(tenant, options.domain_id, options.query)
     found = Handover(decision, decision.best[0])
     if found.name is not None:
-        filled = await desk.router.arguments(decision, found.name)
+        filled = await desk.router.arguments(decision, found.name, options.max_arguments)
         found.arguments, found.arguments_s = filled.value, filled.seconds
         found.text = f"{found.name}\n{filled.text}"
     found.route_s = time.perf_counter() - began_s

@@ -183,18 +183,20 @@ class Router:
         )
         return decision
 
-    async def arguments(self, decision: Decision, name: str) -> Arguments:
+    async def arguments(
+        self, decision: Decision, name: str, max_tokens: int | None = None
+    ) -> Arguments:
         """What a tool of the decision's domain is to be called with: JSON of its schema, from the
-        same prompt."""
+        same prompt. ``max_tokens`` None: as configured."""
         prompts = await self._ready()
         tool = decision.domain.catalogue.tool(name)
         began_s = time.perf_counter()
         guide = await asyncio.to_thread(self._guides.arguments, name, tool.parameters)
         prompt = prompts.chosen(decision.tokens, name)
-        n_free = self._engine.n_ctx - len(prompt)
+        wanted = self.config.max_arguments if max_tokens is None else max_tokens
         task = Task(
             prompt,
-            max_tokens=max(1, min(self.config.max_arguments, n_free)),
+            max_tokens=max(1, min(wanted, self._engine.n_ctx - len(prompt))),
             boundaries=(len(decision.domain.prefix),),
             guide=guide,
         )
