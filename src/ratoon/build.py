@@ -140,6 +140,9 @@ def _desk(
         low=settings.low_confidence,
         max_calls=settings.max_tool_calls,
         timeout_s=settings.query_timeout_s,
+        temperature=settings.synthesis_temperature,
+        max_tokens=settings.max_synthesis_tokens,
+        thinks=settings.enable_thinking,
     )
     return Desk(
         router,

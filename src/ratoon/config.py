@@ -175,6 +175,15 @@ class Settings(BaseSettings):
     low_confidence: float = Field(
         0.2, ge=0, le=1, description="below, no tool is; between, the language model decides"
     )
+    enable_thinking: bool = Field(
+        False, description="let that language model reason before it answers, where none says so"
+    )
+    synthesis_temperature: float = Field(
+        0.3, ge=0, le=2, description="that language model's temperature when it answers"
+    )
+    max_synthesis_tokens: int = Field(
+        1024, ge=1, le=MAX_TOKENS, description="most tokens of such an answer"
+    )
     max_tool_calls: int = Field(10, ge=1, le=1000, description="most tool calls for one query")
     query_timeout_s: float = Field(
         120.0, gt=0, description="longest time for one query, in seconds"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -39,6 +40,7 @@ class Upstream:
         self.seen: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.ran: list[dict[str, Any]] = []
+        self.pause_s = 0.0
         self.result: Response = JSONResponse({"state": "sent"})
         self.app = Starlette(
             routes=[
@@ -111,6 +113,7 @@ class Upstream:
     async def _next(self, http: Request) -> Any:
         self.seen.append(await http.json())
         self.headers.append(dict(http.headers))
+        await asyncio.sleep(self.pause_s)
         return self.turns.pop(0)
 
 
@@ -145,7 +148,9 @@ class Bench:
 def running() -> Iterator[tuple[str, str, Upstream]]:
     """The dummy model says again what the user said, so a query that is a tool's name is sure."""
     upstream = Upstream()
-    settings = Settings(model="dummy", max_tool_calls=3, query_timeout_s=20)
+    settings = Settings(
+        model="dummy", max_tool_calls=3, query_timeout_s=4, ping_s=0.1, enable_thinking=True
+    )
     with ExitStack() as stack:
         url = stack.enter_context(live(settings)).url
         upstream_url = stack.enter_context(serving(upstream.app))
@@ -156,7 +161,7 @@ def running() -> Iterator[tuple[str, str, Upstream]]:
 def bench(running: tuple[str, str, Upstream]) -> Iterator[Bench]:
     url, upstream_url, upstream = running
     upstream.turns, upstream.seen, upstream.headers, upstream.ran = [], [], [], []
-    upstream.result = JSONResponse({"state": "sent"})
+    upstream.result, upstream.pause_s = JSONResponse({"state": "sent"}), 0.0
     with httpx.Client(base_url=url, timeout=60) as http:
         assert http.post("/domains/shop/tools", json={"tools": TOOLS}).status_code == 200
         for name in http.get("/admin/llm-config").json()["configs"]:
@@ -201,7 +206,8 @@ def test_claude_speaks_its_own_api(bench: Bench) -> None:
     assert told["thinking"] == "Hm."
     asked, then = bench.upstream.seen
     assert asked["model"] == "big"
-    assert asked["tool_choice"] == {"type": "tool", "name": "get.orders:all"}
+    assert asked["tool_choice"]["type"] == "tool"
+    assert asked["tool_choice"]["name"] == "get.orders:all"
     assert "thinking" not in asked
     assert then["thinking"]["type"] == "enabled"
     assert then["messages"][-1]["content"][0]["type"] == "tool_result"
@@ -254,12 +260,34 @@ def test_wrong_arguments_are_told_and_not_run(bench: Bench) -> None:
 
 
 def test_calls_end_at_the_limit(bench: Bench) -> None:
-    bench.upstream.turns = [{"calls": [("get_order", '{"id": 1}')]}] * 3 + [
-        {"calls": [("get_order", '{"id": 1}')], "text": "Enough."}
+    bench.upstream.turns = [
+        *({"calls": [("get_order", json.dumps({"id": n}))]} for n in range(3)),
+        {"calls": [("get_order", '{"id": 4}')], "text": "Enough."},
     ]
     told = bench.ask("get_order", **bench.openai())
     assert told["num_tool_calls"] == 3
     assert told["final_response"] == "Enough."
+
+
+@pytest.mark.parametrize("is_claude", [False, True])
+def test_a_call_with_a_result_is_not_run_again(bench: Bench, is_claude: bool) -> None:
+    again = {"calls": [("get_order", '{"id": 1}')]}
+    bench.upstream.turns = [again, {"calls": again["calls"] * 2}, {"text": "It is sent."}]
+    told = bench.ask(
+        "get_order",
+        tool_executor=f"{bench.url}/execute",
+        **(bench.claude() if is_claude else bench.openai()),
+    )
+    assert len(bench.upstream.ran) == 1
+    assert [bool(call.get("error")) for call in told["tool_calls"]] == [False, True, True]
+    assert told["final_response"] == "It is sent."
+    forced, free, barred = bench.upstream.seen
+    if is_claude:
+        assert forced["tool_choice"]["disable_parallel_tool_use"]
+        assert (free["tool_choice"], barred["tool_choice"]) == ({"type": "auto"}, {"type": "none"})
+    else:
+        assert forced["parallel_tool_calls"] is False
+        assert (free["tool_choice"], barred["tool_choice"]) == ("auto", "none")
 
 
 @pytest.mark.parametrize(
@@ -293,6 +321,29 @@ def test_a_stream_tells_each_step(bench: Bench) -> None:
     assert broken.status_code == 200
     assert "event: error" in broken.text
     assert "sk-" not in broken.text
+
+
+def test_a_stream_is_never_long_silent(bench: Bench) -> None:
+    bench.upstream.pause_s = 0.3
+    bench.upstream.turns = [{"text": "Fine."}]
+    answer = bench.post("none", stream=True, **bench.openai())
+    assert ": ping\n\n" in answer.text
+    assert answer.text.count("event: ") == 2
+
+
+def test_a_query_ends_in_time(bench: Bench) -> None:
+    bench.upstream.pause_s = 10
+    bench.upstream.turns = [{"text": "Too late."}]
+    answer = bench.post("none", **bench.openai())
+    assert answer.status_code == 504
+    assert answer.json()["error"]["type"] == "timeout_error"
+
+
+def test_the_language_model_reasons_where_it_is_asked_to(bench: Bench) -> None:
+    bench.upstream.turns = [{"text": "Hi."}] * 3
+    for asked in ({}, {"enable_thinking": False}, {"enable_thinking": True}):
+        bench.ask("none", **bench.claude(**asked))
+    assert ["thinking" in seen for seen in bench.upstream.seen] == [True, False, True]
 
 
 @pytest.mark.parametrize("status", [401, 404])

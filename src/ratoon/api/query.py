@@ -17,12 +17,14 @@ from ratoon.api.errors import as_ratoon_error, error_body
 from ratoon.api.hang_up import while_connected
 from ratoon.api.route import MAX_QUERY, ms
 from ratoon.api.service import Service
+from ratoon.api.silence import with_silence
 from ratoon.errors import NotFound
 from ratoon.router.credentials import Wish
 from ratoon.router.desk import Desk, Question
 from ratoon.router.execute import MOCK
 from ratoon.router.pipeline import CallRecord, Run, Step
 
+_PING = b": ping\n\n"  # a comment: clients of event streams pass over it
 Headers = Annotated[dict[str, str], Field(max_length=32)]
 
 
@@ -67,9 +69,7 @@ def _question(asked: QueryRequest) -> Question:
         asked.llm_headers,
         asked.llm_system_prompt,
     )
-    return Question(
-        asked.domain_id, asked.query, asked.tool_executor, wish, bool(asked.enable_thinking)
-    )
+    return Question(asked.domain_id, asked.query, asked.tool_executor, wish, asked.enable_thinking)
 
 
 async def _last(steps: AsyncGenerator[Step]) -> dict[str, Any]:
@@ -81,11 +81,13 @@ async def _last(steps: AsyncGenerator[Step]) -> dict[str, Any]:
 
 async def _events(first: Step, steps: AsyncGenerator[Step], http: Request) -> AsyncIterator[bytes]:
     """What fails after the first step is told in an event, as the status is sent by then."""
+    ping_s = http.app.state.service.settings.ping_s
     async with aclosing(steps):
         try:
             yield _event(first)
-            async for step in steps:
-                yield _event(step)
+            async with aclosing(with_silence(steps, ping_s)) as heard:
+                async for step in heard:
+                    yield _PING if step is None else _event(step)
         except Exception as bug:
             error = as_ratoon_error(bug)
             http.app.state.service.metrics.count_error(error.kind)

@@ -40,7 +40,7 @@ def _choice(prompt: Prompt) -> dict[str, Any]:
         return {"type": "none"}
     if prompt.forced is None:
         return {"type": "auto"}
-    return {"type": "tool", "name": prompt.forced}
+    return {"type": "tool", "name": prompt.forced, "disable_parallel_tool_use": True}
 
 
 def message_of(turn: Turn) -> dict[str, Any]:

@@ -23,7 +23,7 @@ class Question:
     query: str
     executor: str = MOCK
     wish: Wish = field(default_factory=Wish)
-    thinks: bool = False
+    thinks: bool | None = None  # None: as the server is set
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ Turn = Asked | Called | Results
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One question to a model. ``forced``: the tool that must be called, if any must.
+    """One question to a model. ``forced``: the tool that must be called, once, if any must.
     ``bars_calls``: tools are shown, as turns speak of them, and none may be called."""
 
     turns: Sequence[Turn]

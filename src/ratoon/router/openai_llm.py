@@ -61,6 +61,8 @@ class OpenAiLlm:
         if prompt.tools:
             body["tools"] = [_tool(tool, names[tool.name]) for tool in prompt.tools]
             body["tool_choice"] = _choice(prompt, names)
+        if prompt.forced is not None:
+            body["parallel_tool_calls"] = False
         if prompt.thinks:
             body["extra_body"] = {"enable_thinking": True}
         return body

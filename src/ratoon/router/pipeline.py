@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
@@ -45,6 +46,7 @@ class PipelineConfig:
     timeout_s: float = 120.0
     temperature: float = 0.3
     max_tokens: int = 1024
+    thinks: bool = False  # where a query does not say
 
 
 @dataclass(slots=True)
@@ -97,7 +99,7 @@ class Job:
     llm: Llm
     executor: Executor
     system_prompt: str = ""
-    thinks: bool = False
+    thinks: bool | None = None
 
 
 async def run_pipeline(router: Router, job: Job, config: PipelineConfig) -> AsyncGenerator[Step]:
@@ -150,12 +152,15 @@ class _Work:
         self._turns: list[Turn] = [Asked(job.query)]
         self._results: list[Result] = []
         self._chances = dict(run.decision.ranked)
+        self._done: set[str] = set()  # calls that gave a result
+        self._repeats = False
 
     async def ask(self) -> Reply:
-        """The next turn. The first one of a sure choice is its call; when all calls are spent,
-        none may be made."""
+        """The next turn. The first one of a sure choice is its call; when all calls are spent, or
+        the model makes one again, none may be made."""
         run, config = self._run, self._config
-        is_last = len(run.calls) >= config.max_calls
+        thinks = config.thinks if self._job.thinks is None else self._job.thinks
+        is_last = len(run.calls) >= config.max_calls or self._repeats
         is_first = not run.ask_s
         forced = next(iter(self._tools)) if run.level is Level.HIGH and is_first else None
         notes = [self._job.system_prompt]
@@ -171,7 +176,7 @@ class _Work:
                 bars_calls=is_last,
                 max_tokens=config.max_tokens,
                 temperature=0.0 if forced else config.temperature,
-                thinks=self._job.thinks and forced is None,
+                thinks=thinks and forced is None,
             )
         )
         run.ask_s.append(time.perf_counter() - began_s)
@@ -187,6 +192,10 @@ class _Work:
         record = CallRecord(call.name, call.arguments, ask_s=run.ask_s[-1])
         record.confidence = self._chances.get(call.name, 0.0)
         reason = self._fault(call)
+        key = json.dumps([call.name, call.arguments], sort_keys=True)
+        if key in self._done:
+            self._repeats = True
+            reason = "this call was made before, and has its result"
         if len(run.calls) >= self._config.max_calls:
             reason = f"more than {self._config.max_calls} calls"
         run.calls.append(record)
@@ -199,6 +208,8 @@ class _Work:
         record.execute_s = time.perf_counter() - began_s
         run.execute_s += record.execute_s
         record.result = outcome.value
+        if not outcome.is_error:
+            self._done.add(key)
         self._results.append(Result(call, outcome.text, outcome.is_error))
         return record
 
