@@ -11,26 +11,7 @@ from ratoon.errors import InvalidRequest, NotFound
 from ratoon.router.box import KEY_FILE, KeyBox
 from ratoon.router.credentials import Access, Credentials, Wish, mask
 from ratoon.router.hosts import Hosts
-
-
-class Shelf:
-    """Records in memory."""
-
-    def __init__(self) -> None:
-        self.data: dict[str, bytes] = {}
-
-    def load(self) -> list[tuple[str, bytes]]:
-        return list(self.data.items())
-
-    def put(self, name: str, data: bytes) -> None:
-        self.data[name] = data
-
-    def touch(self, name: str) -> None:
-        pass
-
-    def remove(self, name: str) -> None:
-        self.data.pop(name, None)
-
+from tests.unit.router.shelf import Shelf
 
 STORED = Access("openai", "sk-stored-0123456789", "m", "https://api.openai.com/v1", {"x": "y"})
 
