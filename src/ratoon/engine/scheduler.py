@@ -22,6 +22,11 @@ from ratoon.reuse.replies import path_digest
 Emission = tuple[Request, Event]
 
 BACKGROUND_TURN = 16  # beside interactive requests, background prefills get rows in each 16th step
+BACKGROUND_STEP_S = 0.08  # longest step of theirs, about
+MIN_BACKGROUND_ROWS = 16
+# A query to the router is several requests, one after another; what is done between them, and for
+# whoever asks at once again, must not wait for a step in the background.
+LULL_S = 0.03
 ADMISSION_TRIES = 64  # waiting requests looked at in one step
 TIDY_S = 0.25
 
@@ -31,7 +36,8 @@ class SchedulerConfig:
     """``token_budget`` is the work of one step in rows. Beside decoding requests a prefill gets at
     most ``prefill_chunk`` rows a step and all prefills together ``idle_chunk``; without any, they
     share ``idle_chunk``. Background prefills never have more than ``prefill_chunk`` rows in all,
-    so that who comes need not wait long for the step under way."""
+    nor more than are computed in ``BACKGROUND_STEP_S``, so that who comes need not wait long for
+    the step under way."""
 
     n_ctx: int
     token_budget: int = 2048
@@ -103,7 +109,10 @@ class Scheduler:
         self.waiting: list[Request] = []
         self.running: list[Run] = []
         self.n_preemptions = 0
-        self._n_steps = 0
+        self._n_urgent = 0  # plans with work in the foreground
+        self._planned_s = 0.0  # when the last plan was made
+        self._urgent_s = float("-inf")  # when the last of those was made
+        self._background_rows = config.prefill_chunk
         self._tidied_s = 0.0
 
     @property
@@ -119,7 +128,7 @@ class Scheduler:
 
     def schedule(self, now: float) -> StepPlan:
         """The next step's plan."""
-        self._n_steps += 1
+        self._planned_s = now
         started = self._admit(now)
         if now - self._tidied_s >= TIDY_S:
             self._tidied_s = now
@@ -171,7 +180,7 @@ class Scheduler:
     def _fit(self, now: float) -> tuple[Part, ...]:
         """Parts that the free cells can hold; preempts the youngest while they can't."""
         while True:
-            parts = self._divide()
+            parts = self._divide(now)
             n_rows = sum(part.n_rows for part in parts)
             if not parts or self.cache.make_cells(n_rows, now):
                 return parts
@@ -187,16 +196,21 @@ class Scheduler:
         n = min(part.n_rows, self.cache.n_free_cells)
         return (Part(part.run, n),) if n else ()
 
-    def _divide(self) -> tuple[Part, ...]:
+    def _divide(self, now: float) -> tuple[Part, ...]:
         decoding = [Part(run, 1) for run in self.running if run.is_decoding]
         decoding = decoding[: self.config.token_budget]
         prefilling = [run for run in self.running if not run.is_decoding]
         urgent = [run for run in prefilling if run.request.priority is Priority.INTERACTIVE]
         background = [run for run in prefilling if run.request.priority is Priority.BACKGROUND]
         budget = min(self.config.token_budget - len(decoding), self.config.idle_chunk)
-        if (decoding or urgent) and self._n_steps % BACKGROUND_TURN:
-            background = []
-        least = min(self.config.prefill_chunk, budget) if background else 0
+        if decoding or urgent:
+            self._n_urgent += 1
+            self._urgent_s = now
+            may_go_on = not self._n_urgent % BACKGROUND_TURN
+        else:
+            may_go_on = now - self._urgent_s >= LULL_S
+        background = background if may_go_on else []
+        least = min(self._background_rows, budget) if background else 0
         cap = self.config.prefill_chunk if decoding else budget
         return (
             *decoding,
@@ -235,6 +249,7 @@ class Scheduler:
         """Account for an executed plan. ``sampled`` has a token for each part that reached its
         run's end, unless no reply was asked for or none could be had; ``ends`` says which of them
         end the turn."""
+        self._learn_pace(plan, now - self._planned_s)
         self.cache.advance([(part.run.lease, part.n_rows) for part in plan.parts])
         finished: list[Emission] = []
         for part, token, is_end in zip(plan.parts, sampled, ends, strict=True):
@@ -255,6 +270,16 @@ class Scheduler:
             if reason is not None:
                 finished.append(self._finish(run, reason, now))
         return finished
+
+    def _learn_pace(self, plan: StepPlan, seconds: float) -> None:
+        """How many rows a step in the background may have, from how long the last one took."""
+        if any(part.run.request.priority is not Priority.BACKGROUND for part in plan.parts):
+            return
+        n_rows = sum(part.n_rows for part in plan.parts)
+        if n_rows >= MIN_BACKGROUND_ROWS and seconds > 0:
+            n_in_time = int(n_rows * BACKGROUND_STEP_S / seconds)
+            most = self.config.prefill_chunk
+            self._background_rows = min(most, max(MIN_BACKGROUND_ROWS, n_in_time))
 
     def _end_reason(self, run: Run, is_end: bool) -> FinishReason | None:
         if is_end:

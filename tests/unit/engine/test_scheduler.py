@@ -9,7 +9,15 @@ from ratoon.cache.placement import MemoryKind
 from ratoon.cache.prefix_cache import PrefixCache
 from ratoon.engine.events import Event, Finished, FinishReason, Started
 from ratoon.engine.request import Priority, Request
-from ratoon.engine.scheduler import BACKGROUND_TURN, Scheduler, SchedulerConfig, StepPlan
+from ratoon.engine.scheduler import (
+    BACKGROUND_STEP_S,
+    BACKGROUND_TURN,
+    LULL_S,
+    MIN_BACKGROUND_ROWS,
+    Scheduler,
+    SchedulerConfig,
+    StepPlan,
+)
 
 _ids = count()
 
@@ -139,6 +147,34 @@ def test_the_background_leaves_rows_to_others_but_is_not_forgotten() -> None:
         shares.append(sum(part.n_rows for part in plan.parts if part.run.request is back))
         run(sched, plan)
     assert sorted(shares) == [0] * (2 * BACKGROUND_TURN - 2) + [100, 100]
+
+
+def test_the_background_is_still_for_a_moment_after_others() -> None:
+    sched = scheduler()
+    start(sched, request(1900, 2, priority=Priority.BACKGROUND))
+    run(sched, sched.schedule(0.0))
+    start(sched, request(30, 3, max_tokens=0))
+    run(sched, sched.schedule(1.0))
+    assert [each.request.priority for each in sched.running] == [Priority.BACKGROUND]
+    assert sched.schedule(1.0 + 0.9 * LULL_S).is_empty
+    assert rows(sched.schedule(1.0 + 1.1 * LULL_S)) == [100]
+
+
+def test_a_step_in_the_background_is_never_long() -> None:
+    sched = scheduler()
+    start(sched, request(1900, 2, priority=Priority.BACKGROUND))
+    pace_s = 1 / 256  # a row's
+    now, seen = 0.0, []
+    for _ in range(5):
+        plan = sched.schedule(now)
+        (n_rows,) = rows(plan)
+        seen.append(n_rows)
+        now += n_rows * pace_s
+        sched.update(plan, [None], [False], now)
+    assert seen == [100, *[int(BACKGROUND_STEP_S / pace_s)] * 4]
+    plan = sched.schedule(now)
+    sched.update(plan, [None], [False], now + 1000)
+    assert rows(sched.schedule(now + 1000)) == [MIN_BACKGROUND_ROWS]
 
 
 def test_the_background_is_preempted_first() -> None:
