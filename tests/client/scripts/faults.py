@@ -8,11 +8,12 @@ SCRIPTS: dict[str, list[str]] = {
     # each number is as many tokens as it has digits
     "grow": [call("Bash", command="seq 1001 1150", description="Count")] * 12,
     "leap": [call("Bash", command="seq 1001 1400", description="Count")] * 12,
-    # a compaction keeps the last round or two, which count as given replies
+    # a compaction keeps the last one to three rounds, which count as given replies; how many
+    # depends on as little as the length of the folder's name
     "grown": [
         "Never said.",
         reply("On it goes.", call("Bash", command="echo grown", description="Speak")),
-        "It was counted.",
+        *["It was counted."] * 2,
     ],
     "loose": [
         call("Bash", command="exit 3", description="Fail"),
