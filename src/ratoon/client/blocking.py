@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import httpx
 
-from ratoon.client.calls import (
-    DEFAULT_URL,
-    MAX_RETRIES,
-    Api,
-    Call,
-    Tools,
-    connection,
-    is_retried,
-    pause_s,
-)
-from ratoon.client.results import (
-    Domain,
-    Event,
-    PipelineResult,
-    Records,
-    RouteResult,
-    domain_of,
-    pipeline_of,
-    read,
-    route_of,
-    unreachable,
-)
+from ratoon.client.calls import DEFAULT_URL, Api, Call, T, Tools, connection
+from ratoon.client.results import Domain, Event, PipelineResult, Records, RouteResult, unreachable
 
 
 class RatoonClient:
@@ -42,27 +23,27 @@ class RatoonClient:
         self._http = httpx.Client(**connection(base_url, api_key, timeout))
 
     def health(self) -> dict[str, Any]:
-        return self._send(Call("GET", "/health"))
+        return self._send(Api.health())
 
     def register_tools(
         self, domain_id: str, tools: Tools, system_prompt: str | None = None, *, wait: bool = True
     ) -> Domain:
         """Register tools in OpenAI's or Anthropic's form. Without ``wait`` they are computed in
         the background, and ``domain`` tells how far."""
-        return domain_of(self._send(Api.register(domain_id, tools, system_prompt, wait)))
+        return self._send(Api.register(domain_id, tools, system_prompt, wait))
 
     def append_tools(self, domain_id: str, tools: Tools, *, wait: bool = True) -> Domain:
         """Add tools; only they are computed."""
-        return domain_of(self._send(Api.append(domain_id, tools, wait)))
+        return self._send(Api.append(domain_id, tools, wait))
 
     def domain(self, domain_id: str) -> Domain:
-        return domain_of(self._send(Call("GET", f"/domains/{domain_id}")))
+        return self._send(Api.domain(domain_id))
 
     def list_domains(self) -> list[Domain]:
-        return [domain_of(each) for each in self._send(Call("GET", "/domains"))["domains"]]
+        return self._send(Api.domains())
 
     def remove_tools(self, domain_id: str) -> None:
-        self._send(Call("DELETE", f"/domains/{domain_id}", is_safe=False))
+        self._send(Api.remove(domain_id))
 
     def route(
         self, domain_id: str, query: str, *, include_arguments: bool = True, **options: Any
@@ -70,18 +51,17 @@ class RatoonClient:
         """``top_k`` and ``include_schema`` as the server takes them. Without arguments the answer
         comes sooner, and at the same time for every tool."""
         options["include_arguments"] = include_arguments
-        return route_of(self._send(Api.route(domain_id, query, options)))
+        return self._send(Api.route(domain_id, query, options))
 
     def route_batch(
         self, domain_id: str, queries: Sequence[str], **options: Any
     ) -> list[RouteResult]:
         """Many at once; options as ``POST /route`` takes them."""
-        told = self._send(Api.batch(domain_id, queries, options))
-        return [route_of(each) for each in told["results"]]
+        return self._send(Api.batch(domain_id, queries, options))
 
     def pipeline(self, domain_id: str, query: str, **options: Any) -> PipelineResult:
         """Route, call, execute, answer; options as ``POST /query`` takes them."""
-        return pipeline_of(self._send(Api.query(domain_id, query, options)))
+        return self._send(Api.query(domain_id, query, options))
 
     def pipeline_events(self, domain_id: str, query: str, **options: Any) -> Iterator[Event]:
         """The same step by step; the last event's data are those of the whole answer."""
@@ -92,7 +72,7 @@ class RatoonClient:
             ) as answer:
                 if not answer.is_success:
                     answer.read()
-                    read(answer)
+                    call.result(answer)
                 records = Records()
                 for line in answer.iter_lines():
                     yield from records.feed(line)
@@ -107,11 +87,10 @@ class RatoonClient:
         return self._send(Api.configure(domain_id, given))
 
     def list_llm_configs(self) -> dict[str, Any]:
-        configs: dict[str, Any] = self._send(Call("GET", "/admin/llm-config"))["configs"]
-        return configs
+        return self._send(Api.configs())
 
     def remove_llm_config(self, domain_id: str) -> None:
-        self._send(Call("DELETE", f"/admin/llm-config/{domain_id}", is_safe=False))
+        self._send(Api.forget(domain_id))
 
     def close(self) -> None:
         self._http.close()
@@ -122,14 +101,15 @@ class RatoonClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _send(self, call: Call) -> dict[str, Any]:
+    def _send(self, call: Call[T]) -> T:
         timeout = call.timeout_s or self._http.timeout
-        for n_tries in range(MAX_RETRIES + 1):
+        for n_tries in itertools.count():
             try:
                 answer = self._http.request(call.method, call.path, json=call.body, timeout=timeout)
             except httpx.HTTPError as error:
                 raise unreachable(error) from None
-            if not is_retried(call, answer, n_tries):
+            pause_s = call.pause_s(answer, n_tries)
+            if pause_s is None:
                 break
-            time.sleep(pause_s(answer, n_tries))
-        return read(answer)
+            time.sleep(pause_s)
+        return call.result(answer)

@@ -120,6 +120,16 @@ def route_of(told: Mapping[str, Any]) -> RouteResult:
     )
 
 
+def domains_of(told: Mapping[str, Any]) -> list[Domain]:
+    """All of a list."""
+    return [domain_of(each) for each in told["domains"]]
+
+
+def routes_of(told: Mapping[str, Any]) -> list[RouteResult]:
+    """All of a batch."""
+    return [route_of(each) for each in told["results"]]
+
+
 def pipeline_of(told: Mapping[str, Any]) -> PipelineResult:
     """A query's answer."""
     calls = tuple(

@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Self
 
 import httpx
 
-from ratoon.client.calls import (
-    DEFAULT_URL,
-    MAX_RETRIES,
-    Api,
-    Call,
-    Tools,
-    connection,
-    is_retried,
-    pause_s,
-)
-from ratoon.client.results import (
-    Domain,
-    Event,
-    PipelineResult,
-    Records,
-    RouteResult,
-    domain_of,
-    pipeline_of,
-    read,
-    route_of,
-    unreachable,
-)
+from ratoon.client.calls import DEFAULT_URL, Api, Call, T, Tools, connection
+from ratoon.client.results import Domain, Event, PipelineResult, Records, RouteResult, unreachable
 
 
 class AsyncRatoonClient:
@@ -42,40 +23,38 @@ class AsyncRatoonClient:
         self._http = httpx.AsyncClient(**connection(base_url, api_key, timeout))
 
     async def health(self) -> dict[str, Any]:
-        return await self._send(Call("GET", "/health"))
+        return await self._send(Api.health())
 
     async def register_tools(
         self, domain_id: str, tools: Tools, system_prompt: str | None = None, *, wait: bool = True
     ) -> Domain:
-        return domain_of(await self._send(Api.register(domain_id, tools, system_prompt, wait)))
+        return await self._send(Api.register(domain_id, tools, system_prompt, wait))
 
     async def append_tools(self, domain_id: str, tools: Tools, *, wait: bool = True) -> Domain:
-        return domain_of(await self._send(Api.append(domain_id, tools, wait)))
+        return await self._send(Api.append(domain_id, tools, wait))
 
     async def domain(self, domain_id: str) -> Domain:
-        return domain_of(await self._send(Call("GET", f"/domains/{domain_id}")))
+        return await self._send(Api.domain(domain_id))
 
     async def list_domains(self) -> list[Domain]:
-        told = await self._send(Call("GET", "/domains"))
-        return [domain_of(each) for each in told["domains"]]
+        return await self._send(Api.domains())
 
     async def remove_tools(self, domain_id: str) -> None:
-        await self._send(Call("DELETE", f"/domains/{domain_id}", is_safe=False))
+        await self._send(Api.remove(domain_id))
 
     async def route(
         self, domain_id: str, query: str, *, include_arguments: bool = True, **options: Any
     ) -> RouteResult:
         options["include_arguments"] = include_arguments
-        return route_of(await self._send(Api.route(domain_id, query, options)))
+        return await self._send(Api.route(domain_id, query, options))
 
     async def route_batch(
         self, domain_id: str, queries: Sequence[str], **options: Any
     ) -> list[RouteResult]:
-        told = await self._send(Api.batch(domain_id, queries, options))
-        return [route_of(each) for each in told["results"]]
+        return await self._send(Api.batch(domain_id, queries, options))
 
     async def pipeline(self, domain_id: str, query: str, **options: Any) -> PipelineResult:
-        return pipeline_of(await self._send(Api.query(domain_id, query, options)))
+        return await self._send(Api.query(domain_id, query, options))
 
     async def pipeline_events(
         self, domain_id: str, query: str, **options: Any
@@ -87,7 +66,7 @@ class AsyncRatoonClient:
             ) as answer:
                 if not answer.is_success:
                     await answer.aread()
-                    read(answer)
+                    call.result(answer)
                 records = Records()
                 async for line in answer.aiter_lines():
                     for event in records.feed(line):
@@ -102,12 +81,10 @@ class AsyncRatoonClient:
         return await self._send(Api.configure(domain_id, given))
 
     async def list_llm_configs(self) -> dict[str, Any]:
-        told = await self._send(Call("GET", "/admin/llm-config"))
-        configs: dict[str, Any] = told["configs"]
-        return configs
+        return await self._send(Api.configs())
 
     async def remove_llm_config(self, domain_id: str) -> None:
-        await self._send(Call("DELETE", f"/admin/llm-config/{domain_id}", is_safe=False))
+        await self._send(Api.forget(domain_id))
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -118,16 +95,17 @@ class AsyncRatoonClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _send(self, call: Call) -> dict[str, Any]:
+    async def _send(self, call: Call[T]) -> T:
         timeout = call.timeout_s or self._http.timeout
-        for n_tries in range(MAX_RETRIES + 1):
+        for n_tries in itertools.count():
             try:
                 answer = await self._http.request(
                     call.method, call.path, json=call.body, timeout=timeout
                 )
             except httpx.HTTPError as error:
                 raise unreachable(error) from None
-            if not is_retried(call, answer, n_tries):
+            pause_s = call.pause_s(answer, n_tries)
+            if pause_s is None:
                 break
-            await asyncio.sleep(pause_s(answer, n_tries))
-        return read(answer)
+            await asyncio.sleep(pause_s)
+        return call.result(answer)
