@@ -179,8 +179,9 @@ class Scheduler:
 
     def _fit(self, now: float) -> tuple[Part, ...]:
         """Parts that the free cells can hold; preempts the youngest while they can't."""
+        has_background = self._is_background_due(now)
         while True:
-            parts = self._divide(now)
+            parts = self._divide(has_background)
             n_rows = sum(part.n_rows for part in parts)
             if not parts or self.cache.make_cells(n_rows, now):
                 return parts
@@ -196,20 +197,24 @@ class Scheduler:
         n = min(part.n_rows, self.cache.n_free_cells)
         return (Part(part.run, n),) if n else ()
 
-    def _divide(self, now: float) -> tuple[Part, ...]:
+    def _is_background_due(self, now: float) -> bool:
+        """Whether background prefills may have rows in this step."""
+        if any(
+            run.is_decoding or run.request.priority is Priority.INTERACTIVE for run in self.running
+        ):
+            self._n_urgent += 1
+            self._urgent_s = now
+            return not self._n_urgent % BACKGROUND_TURN
+        return now - self._urgent_s >= LULL_S
+
+    def _divide(self, has_background: bool) -> tuple[Part, ...]:
         decoding = [Part(run, 1) for run in self.running if run.is_decoding]
         decoding = decoding[: self.config.token_budget]
         prefilling = [run for run in self.running if not run.is_decoding]
         urgent = [run for run in prefilling if run.request.priority is Priority.INTERACTIVE]
         background = [run for run in prefilling if run.request.priority is Priority.BACKGROUND]
         budget = min(self.config.token_budget - len(decoding), self.config.idle_chunk)
-        if decoding or urgent:
-            self._n_urgent += 1
-            self._urgent_s = now
-            may_go_on = not self._n_urgent % BACKGROUND_TURN
-        else:
-            may_go_on = now - self._urgent_s >= LULL_S
-        background = background if may_go_on else []
+        background = background if has_background else []
         least = min(self._background_rows, budget) if background else 0
         cap = self.config.prefill_chunk if decoding else budget
         return (
