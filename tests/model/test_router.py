@@ -266,6 +266,22 @@ def test_clients_words_close_no_turn(server: Live, cut4_path: Path) -> None:
     assert frame("An order.", "Where is it?") == frame(evil, evil)
 
 
+def test_queries_leave_no_states_behind(server: Live, http: httpx.Client) -> None:
+    told = register(http, "lean", TOOLS[:20], system_prompt="Lean.")
+    server.wait_until_idle()
+    server.offload()
+    before = server.engine.cache.stats()["host_bytes"]
+    queries = [f"Nummer {n}: " + "where is what I ordered " * 12 for n in range(40)]
+    answer = http.post("/route/batch", json={"domain_id": "lean", "queries": queries})
+    assert answer.status_code == 200, answer.text
+    server.wait_until_idle()
+    server.offload()
+    again = route(http, "lean", "Where is order 1234?")
+    assert again["cached_tokens"] >= told["prefix_tokens"] - 1
+    left = server.engine.cache.stats()["host_bytes"] - before
+    assert left < told["state_size_mb"] * 1e6
+
+
 def test_health_is_told_while_a_catalogue_is_computed(http: httpx.Client) -> None:
     told = register(http, "slow", TOOLS, system_prompt="Serve a large shop.", wait=False)
     assert http.get("/health").status_code == 200

@@ -231,7 +231,8 @@ class DiskTier:
         if saved is not None and not saved.is_part:
             return self._keep_whole(node, saved, None, share)
         if slot is not None and may_copy:
-            fresh = Snapshot(node.n_tokens, self._config.n_bytes(node.n_tokens))
+            n_bytes = self._config.n_bytes(node.n_tokens)
+            fresh = Snapshot(node.n_tokens, n_bytes, n_lasting=slot.n_lasting)
             keep = self._keep_whole(node, fresh, slot.seq_id, share)
             if keep is not None:
                 return keep
@@ -242,7 +243,7 @@ class DiskTier:
     ) -> Keep | None:
         n, config = node.n_tokens, self._config
         cost = n // share if config.memory.has_cells else 0
-        n_gained = n - self._depth_stored(node)
+        n_gained = snapshot.n_lasts - self._depth_stored(node)
         if n_gained < max(config.min_snapshot, cost) or snapshot.n_bytes > config.host_bytes:
             return None
         if config.memory.has_part:
@@ -256,7 +257,7 @@ class DiskTier:
     def _keep_part(self, node: Node, saved: Snapshot) -> Keep | None:
         stored = node.stored
         if stored is None:
-            n_spared = node.n_tokens - self._depth_stored(node, needs_carrier=False)
+            n_spared = saved.n_lasts - self._depth_stored(node, needs_carrier=False)
             is_useful = n_spared >= self._config.min_snapshot
             return Keep(node, node.tokens, saved, None, n_spared) if is_useful else None
         if stored.snapshot.is_part or not self._has_carrier(node, but=node):

@@ -36,8 +36,11 @@ def overlap(slot: Slot, memory: MemoryKind, *, on_device: bool) -> int:
         others = any(other is not slot for other in node.slots)
         others |= not on_device and _has_saved(node, slot)
         branches = [child for child in node.children.values() if child is not below]
-        if on_device:
-            branches = [child for child in branches if any(n.slots for n in child.subtree())]
+        branches = [
+            child
+            for child in branches
+            if any(n.slots or (n.snapshot and not on_device) for n in child.subtree())
+        ]
         if others or (branches and (memory.can_trim or (on_device and memory.has_cells))):
             return node.n_tokens
         below = node

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ratoon.cache.eviction import worth
-from ratoon.cache.placement import MemoryKind, Snapshot
+from ratoon.cache.placement import ALL, MemoryKind, Snapshot
 from ratoon.cache.radix import Node, RadixTree
 
 
@@ -54,11 +54,13 @@ class HostTier:
     def _worth(self, node: Node, snapshot: Snapshot, now: float) -> float:
         return worth(node, snapshot.n_bytes, now, self._memory, is_part=snapshot.is_part)
 
-    def add(self, node: Node, n_bytes: int, *, is_part: bool = False) -> Snapshot:
+    def add(
+        self, node: Node, n_bytes: int, *, is_part: bool = False, n_lasting: int = ALL
+    ) -> Snapshot:
         """A snapshot at ``node``, to be filled; room was made before."""
         if node.snapshot is not None:
             self.remove(node.snapshot, prune=False)
-        snapshot = Snapshot(node.n_tokens, n_bytes, is_part)
+        snapshot = Snapshot(node.n_tokens, n_bytes, is_part, n_lasting=n_lasting)
         node.snapshot = snapshot
         self._nodes[snapshot] = node
         self.n_bytes += n_bytes

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import enum
+import sys
 from dataclasses import dataclass
 from typing import NewType
 
 SeqId = NewType("SeqId", int)
+
+ALL = sys.maxsize  # tokens: however many there are
 
 
 class MemoryKind(enum.Enum):
@@ -40,6 +43,8 @@ class Snapshot:
     A part (a window, recurrent states) is small. It turns any longer state that begins with the
     same tokens, its *carrier*, into one of ``n_tokens``.
 
+    Only its first ``n_lasts`` tokens are worth the room; the others just lie behind them.
+
     Created by the decision to save and filled when the engine executes it; until then ``data`` is
     ``None`` and ``n_bytes`` is an estimate. Operations run in the order they were decided, so a
     later restore always finds the bytes.
@@ -49,6 +54,11 @@ class Snapshot:
     n_bytes: int
     is_part: bool = False
     data: memoryview | None = None
+    n_lasting: int = ALL
+
+    @property
+    def n_lasts(self) -> int:
+        return min(self.n_tokens, self.n_lasting)
 
 
 @dataclass(eq=False, slots=True)

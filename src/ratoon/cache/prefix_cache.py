@@ -13,7 +13,17 @@ from ratoon.cache.disk import DiskTier
 from ratoon.cache.eviction import has_carrier, overlap, worth
 from ratoon.cache.host import HostTier
 from ratoon.cache.lease import Full, Lease, Wait
-from ratoon.cache.placement import CacheOp, Copy, Drop, Restore, Rewind, Save, SeqId, Snapshot
+from ratoon.cache.placement import (
+    ALL,
+    CacheOp,
+    Copy,
+    Drop,
+    Restore,
+    Rewind,
+    Save,
+    SeqId,
+    Snapshot,
+)
 from ratoon.cache.radix import Node, RadixTree
 from ratoon.cache.slots import Slot, SlotPool
 from ratoon.cache.source import Source, best_source, states_at_forks, states_on_path, worthy_leader
@@ -54,10 +64,14 @@ class PrefixCache:
     # --- a request's life: acquire, advance, release -------------------------------------------
 
     def acquire(
-        self, tokens: list[int], boundaries: tuple[int, ...], now: float
+        self,
+        tokens: list[int],
+        boundaries: tuple[int, ...],
+        now: float,
+        n_lasting: int = ALL,
     ) -> Lease | Wait | Full:
         """A sequence for a prompt, holding as much of it as any state has; at least the last token
-        is left to compute, for its logits."""
+        is left to compute, for its logits. ``n_lasting``: see ``Slot``."""
         match = self.tree.match(tokens)
         limit = min(match.n_tokens, len(tokens) - 1)
         states = states_on_path(match, limit)
@@ -75,6 +89,7 @@ class PrefixCache:
             return Full()
         self.disk.use(source.files)
         origins = tuple(each for each in (source.snapshot, source.part) if each is not None)
+        slot.n_lasting = n_lasting
         lease = Lease(slot, source.n_tokens, source.layer, origins)
         self._settle(lease, self.tree.insert(tokens))
         self._touch(slot.node, source, now)
@@ -134,6 +149,7 @@ class PrefixCache:
     def preempt(self, lease: Lease, tokens: list[int], now: float) -> None:
         """Take the device away from a running request; its state goes to the host."""
         slot = lease.slot
+        slot.n_lasting = ALL  # it will be gone on with
         self.release(lease, tokens, now)
         if not slot.is_leased and self.pool.get(slot.seq_id) is slot:
             self._offload(slot, now)
@@ -212,7 +228,7 @@ class PrefixCache:
         return sum(max(0, slot.node.n_tokens - slot.n_tokens) for slot in self.pool.leased)
 
     def _save_tail(self, slot: Slot, source: Source, now: float) -> None:
-        if slot.n_tokens - source.n_tokens >= self.config.min_snapshot:
+        if slot.n_lasts - source.n_tokens >= self.config.min_snapshot:
             self._save(slot, slot.node, now)
 
     def _fill(self, slot: Slot, source: Source) -> None:
@@ -281,7 +297,7 @@ class PrefixCache:
         Saving copies the whole state, which costs about as much as computing 1/64 of it.
         """
         is_part = self.memory.has_part and has_carrier(slot.node, but=slot)
-        gain = slot.n_tokens - overlap(slot, self.memory, on_device=False)
+        gain = slot.n_lasts - overlap(slot, self.memory, on_device=False)
         cost = 0 if is_part else slot.n_tokens // 64
         is_useful = not is_part or self.config.floor(slot.n_tokens) == slot.n_tokens
         if is_useful and gain >= max(self.config.min_snapshot, cost):
@@ -296,7 +312,8 @@ class PrefixCache:
         if node.snapshot is None or (node.snapshot.is_part and not is_part):
             n_bytes = self.config.n_bytes(node.n_tokens, is_part=is_part)
             if self.host.make_room(node, n_bytes, now, is_part=is_part):
-                snapshot = self.host.add(node, n_bytes, is_part=is_part)
+                n_lasting = slot.n_lasting
+                snapshot = self.host.add(node, n_bytes, is_part=is_part, n_lasting=n_lasting)
                 self._ops.append(Save(slot.seq_id, snapshot))
         self.tree.prune(node)
 
@@ -356,7 +373,7 @@ class PrefixCache:
             self._save_fork(lease, tokens, now)
             return
         points = {self.config.floor(n) for n in (*boundaries, limit)}
-        if max(points) < len(tokens) - self.config.min_snapshot:
+        if max(points) < min(len(tokens), lease.slot.n_lasting) - self.config.min_snapshot:
             points.add(self.config.floor(len(tokens) - 1))
         points = {n for n in points if lease.n_cached <= n < len(tokens)} - {0}
         lease.cuts |= points
@@ -365,7 +382,7 @@ class PrefixCache:
 
     def _save_fork(self, lease: Lease, tokens: list[int], now: float) -> None:
         n = lease.n_cached
-        if n < self.config.min_snapshot:
+        if n < self.config.min_snapshot or n > lease.slot.n_lasting:
             return
         match = self.tree.match(tokens[:n])
         if not match.is_whole or len(match.node.children) < 2:

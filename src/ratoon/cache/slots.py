@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ratoon.cache.placement import SeqId
+from ratoon.cache.placement import ALL, SeqId
 from ratoon.cache.radix import Node
 
 
@@ -13,7 +13,8 @@ class Slot:
     """One sequence on the device.
 
     ``n_tokens`` are computed. While leased, ``node`` is the end of the request's prompt, which the
-    slot approaches and then passes; once parked, ``node`` is exactly its end.
+    slot approaches and then passes; once parked, ``node`` is exactly its end. What lies behind the
+    first ``n_lasting`` tokens stays as long as the device has room, and is not worth saving.
     """
 
     seq_id: SeqId
@@ -21,6 +22,12 @@ class Slot:
     n_tokens: int
     is_leased: bool = True
     parked_s: float = 0.0
+    n_lasting: int = ALL
+
+    @property
+    def n_lasts(self) -> int:
+        """Tokens that are worth saving."""
+        return min(self.n_tokens, self.n_lasting)
 
 
 class SlotPool:

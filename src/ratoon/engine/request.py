@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from ratoon.cache.placement import ALL
 from ratoon.engine.events import Event
 
 
@@ -66,7 +67,8 @@ class Request:
     ``emit`` is called on the engine thread, once per event, and must not block.
     ``candidates`` are groups of tokens: the prompt is not continued, but a ``Scored`` tells how
     likely its next token is in each; ``max_tokens`` is 0 then.
-    ``boundaries`` are token offsets in the prompt where a saved state is likely to be reused.
+    ``boundaries`` are token offsets in the prompt where a saved state is likely to be reused; with
+    ``is_passing``, what lies behind the last of them is unlikely to be.
     """
 
     id: str
@@ -78,6 +80,7 @@ class Request:
     priority: Priority = Priority.INTERACTIVE
     guide: Guide | None = None
     candidates: tuple[tuple[int, ...], ...] = ()
+    is_passing: bool = False
     label: str = "req"  # what the log calls it
 
     state: RequestState = RequestState.WAITING
@@ -94,6 +97,11 @@ class Request:
     def wants_logits(self) -> bool:
         """Whether what comes behind the prompt is of interest."""
         return self.max_tokens > 0 or bool(self.candidates)
+
+    @property
+    def n_lasting(self) -> int:
+        """How many tokens' state is worth keeping for long."""
+        return max(self.boundaries, default=0) if self.is_passing else ALL
 
     @property
     def n_tokens(self) -> int:

@@ -163,7 +163,7 @@ class Scheduler:
     def _acquire(self, request: Request, tokens: list[int], now: float) -> Lease | Wait | Full:
         """A sequence; where there is none, one that less urgent requests have is taken away."""
         while True:
-            lease = self.cache.acquire(tokens, request.boundaries, now)
+            lease = self.cache.acquire(tokens, request.boundaries, now, request.n_lasting)
             if not (isinstance(lease, Full) and self.running):
                 return lease
             last = self._least_urgent()

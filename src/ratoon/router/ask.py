@@ -78,6 +78,7 @@ class Task:
     candidates: tuple[tuple[int, ...], ...] = ()
     max_tokens: int = 0
     boundaries: tuple[int, ...] = ()
+    is_passing: bool = False
     guide: Guide | None = None
     priority: Priority = Priority.INTERACTIVE
     label: str = "route"
@@ -97,6 +98,7 @@ async def ask(engine: Engine, task: Task, watch: Callable[[Request], None] | Non
         emit=listener.hear,
         sampling=SamplingParams(),
         boundaries=task.boundaries,
+        is_passing=task.is_passing,
         priority=task.priority,
         guide=task.guide,
         candidates=task.candidates,

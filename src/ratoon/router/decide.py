@@ -93,7 +93,7 @@ async def _ask_all(
 ) -> list[Answer]:
     boundaries = (len(domain.prefix),)
     tasks = [
-        Task([*tokens, *question.path], question.groups, boundaries=boundaries)
+        Task([*tokens, *question.path], question.groups, boundaries=boundaries, is_passing=True)
         for question in questions
     ]
     running = [asyncio.ensure_future(ask(engine, task)) for task in tasks]

@@ -198,6 +198,7 @@ class Router:
             prompt,
             max_tokens=max(1, min(wanted, self._engine.n_ctx - len(prompt))),
             boundaries=(len(decision.domain.prefix),),
+            is_passing=True,
             guide=guide,
         )
         answer = await ask(self._engine, task)

@@ -16,6 +16,7 @@ from tests.unit.cache.test_prefix_cache import (
     acquire,
     config,
     finish,
+    pass_by,
     run_through,
 )
 
@@ -282,3 +283,26 @@ def test_a_restored_part_is_rewound() -> None:
     acquire(cache, prompt)
     assert isinstance(cache.take_ops()[1], Rewind)
     assert cache.memory is MemoryKind.HYBRID
+
+
+def test_what_passes_is_kept_only_for_what_lasts_of_it() -> None:
+    cache = new_cache()
+    device = FakeDevice(cache)
+    shared = list(range(80))
+    for first in (200, 500):
+        pass_by(cache, device, [*shared, *range(first, first + 60)], len(shared))
+    [keep] = kept(cache, SETTLED_S)
+    assert keep.tokens[:80] == shared
+    pass_by(cache, device, [*shared, *range(300, 360)], len(shared))
+    assert kept(cache, 2 * SETTLED_S) == []
+    finish(cache, acquire(cache, [*shared, *range(400, 460)]), [*shared, *range(400, 460)])
+    assert len(kept(cache, 3 * SETTLED_S)) == 1, "another's state is kept as ever"
+
+
+def test_a_state_goes_to_the_host_though_a_file_has_it() -> None:
+    cache = new_cache()
+    shared = list(range(80))
+    finish(cache, acquire(cache, shared), shared)
+    know(cache, [*shared, 200, 201])
+    cache.offload_all(0.0)
+    assert len(cache.host) == 1

@@ -13,6 +13,7 @@ from ratoon.cache.disk import Keep
 from ratoon.cache.eviction import worth
 from ratoon.cache.lease import Full, Lease, Wait
 from ratoon.cache.placement import (
+    ALL,
     CacheOp,
     Copy,
     Drop,
@@ -221,7 +222,8 @@ class World:
     def arrive(self) -> None:
         tokens = self.prompt()
         marks = tuple(sorted(self.rng.sample(range(1, len(tokens) + 1), min(3, len(tokens)))))
-        got = self.cache.acquire(tokens, marks, self.now)
+        n_lasting = self.rng.choice((ALL, self.rng.choice(marks)))
+        got = self.cache.acquire(tokens, marks, self.now, n_lasting)
         if isinstance(got, Full):
             assert self.running, "an idle device always has room"
         elif isinstance(got, Wait):
@@ -443,6 +445,55 @@ def test_of_a_state_that_another_carries_only_the_part_goes_to_the_host() -> Non
     cache.offload_all(0.0)
     saves = [op.snapshot for op in cache.take_ops() if isinstance(op, Save)]
     assert {each.n_tokens: each.is_part for each in saves} == {60: True, 110: False}
+
+
+def pass_by(cache: PrefixCache, device: FakeDevice, tokens: list[int], n_lasting: int) -> None:
+    """A request of which only the first tokens' state lasts."""
+    lease = cache.acquire(tokens, (n_lasting,), 0.0, n_lasting)
+    assert isinstance(lease, Lease)
+    device.execute()
+    for n in sorted({n for n in lease.cuts if n > lease.slot.n_tokens} | {len(tokens)}):
+        cache.advance([(lease, n - lease.slot.n_tokens)])
+        device.held[lease.slot.seq_id] = tokens[:n]
+        cache.checkpoint(lease, tokens, 0.0)
+        device.execute()
+    cache.release(lease, tokens, 0.0)
+    cache.check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_passes_leaves_only_what_lasts(kind: str) -> None:
+    cache = PrefixCache(config(**KINDS[kind]))  # type: ignore[arg-type]
+    device = FakeDevice(cache)
+    shared = list(range(80))
+    alike = [*shared, *range(100, 120)]
+    for first in (200, 300, 400, 500):
+        pass_by(cache, device, [*alike, *range(first, first + 40)], len(shared))
+    again = acquire(cache, [*alike, *range(500, 540), 7])
+    assert again.n_cached > len(alike)  # as long as there is room, all of it serves
+    finish(cache, again, [*alike, *range(500, 540), 7])
+    cache.discard_parked({again.slot.seq_id})
+    cache.offload_all(0.0)
+    device.execute()
+    cache.check()
+    saved = [n for n in cache.tree.root.subtree() if n.snapshot is not None]
+    whole = [n.snapshot for n in saved if n.snapshot is not None and not n.snapshot.is_part]
+    assert [each.n_lasts for each in whole if each.n_tokens == 80 or kind != "recurrent"] == [80]
+    restored = acquire(cache, [*shared, 9, 9, 9])
+    assert (restored.n_cached, restored.layer) == (80, "host")
+    device.execute()
+    assert device.held[restored.slot.seq_id] == shared
+
+
+def test_what_lasts_is_saved_before_another_prompt_takes_the_only_sequence() -> None:
+    cache = PrefixCache(config(n_seq=1))
+    device = FakeDevice(cache)
+    shared = list(range(80))
+    pass_by(cache, device, [*shared, 200, 201], len(shared))
+    other = acquire(cache, [*shared[:20], 300, 301])
+    finish(cache, other, [*shared[:20], 300, 301])
+    device.execute()
+    assert acquire(cache, [*shared, 400]).n_cached == 80
 
 
 def test_an_offloaded_state_comes_back_from_the_host() -> None:
