@@ -16,6 +16,7 @@ from ratoon.router.llm import Call, Prompt, Reply
 from ratoon.router.openai_form import messages_of
 
 DEFAULT_MODEL = "gpt-4o"
+_OPENAI = "api.openai.com"
 _END = "/chat/completions"  # a client may give the whole address
 _UNSENDABLE = re.compile(r"[^A-Za-z0-9_-]")
 _MAX_NAME = 64
@@ -34,6 +35,9 @@ class OpenAiLlm:
             timeout=timeout_s,
             http_client=DefaultAsyncHttpxClient(follow_redirects=False, timeout=timeout_s),
         )
+        # OpenAI's newer models refuse the old name, which is all that other servers know
+        is_openai = self._client.base_url.host == _OPENAI
+        self._limit = "max_completion_tokens" if is_openai else "max_tokens"
 
     async def reply(self, prompt: Prompt) -> Reply:
         """Raises UpstreamError."""
@@ -54,7 +58,7 @@ class OpenAiLlm:
         body: dict[str, Any] = {
             "model": self._model,
             "messages": messages,
-            "max_tokens": prompt.max_tokens,
+            self._limit: prompt.max_tokens,
         }
         if prompt.temperature is not None:
             body["temperature"] = prompt.temperature
