@@ -32,6 +32,7 @@ from ratoon.client import RatoonClient, RouteResult
 LIMIT_S = 3600.0
 WARM_UP = 3
 BATCH = 200
+TELL = 1000  # odd queries between two lines
 # least ratio of the first token's time, all computed over from kept state
 LEAST = {5: 2.4, 10: 4.1, 20: 8.3, 30: 13.5, 50: 29.2}
 MOST_FLAT = 1.15
@@ -185,6 +186,8 @@ def count_invented(client: RatoonClient, n_tools: int, n_routes: int) -> int:
             chances = {each.name: each.probability for each in found.candidates}
             is_whole = chances.keys() == names and abs(sum(chances.values()) - 1) < 1e-6
             n_bad += not is_whole or found.tool_name not in names
+        if (at + BATCH) % TELL == 0:
+            say(f"  {at + BATCH} odd queries, {n_bad} answered wrongly")
     client.remove_tools("odd")
     return n_bad
 
@@ -259,6 +262,8 @@ def main() -> int:
             verdicts.append(judge("p95 beside a registration", busy / idle, MOST_BESIDE))
             n_bad = count_invented(client, 10, args.odd)
             verdicts.append(judge(f"wrong answers to {args.odd} odd queries", n_bad, 0))
+            memory = admin.get("/admin/memory").json()
+            say(f"memory of {memory['num_entries']} saved states: {memory['total_cache_mb']} MB")
         first, warm = after_restart(folder, flags, 20)
         verdicts.append(judge("first route after a restart", first / warm, MOST_RESTART))
     if args.json:
