@@ -64,11 +64,7 @@ class PrefixCache:
     # --- a request's life: acquire, advance, release -------------------------------------------
 
     def acquire(
-        self,
-        tokens: list[int],
-        boundaries: tuple[int, ...],
-        now: float,
-        n_lasting: int = ALL,
+        self, tokens: list[int], boundaries: tuple[int, ...], now: float, n_lasting: int = ALL
     ) -> Lease | Wait | Full:
         """A sequence for a prompt, holding as much of it as any state has; at least the last token
         is left to compute, for its logits. ``n_lasting``: see ``Slot``."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import enum
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ratoon.cache.placement import ALL
 from ratoon.engine.events import Event
 
 
@@ -101,7 +101,7 @@ class Request:
     @property
     def n_lasting(self) -> int:
         """How many tokens' state is worth keeping for long."""
-        return max(self.boundaries, default=0) if self.is_passing else ALL
+        return max(self.boundaries, default=0) if self.is_passing else sys.maxsize
 
     @property
     def n_tokens(self) -> int:
