@@ -62,3 +62,29 @@ def test_an_unsound_schema_lets_everything_pass(schema: dict[str, Any]) -> None:
 
 def test_a_reason_is_not_longer_than_a_model_wants_to_read() -> None:
     assert len(fault_of({"properties": {"x": {"type": "integer"}}}, {"x": "y" * 9999})) <= MAX_TOLD
+
+
+def doubling(n: int) -> dict[str, Any]:
+    """A schema that looks at its value 2^n times."""
+    steps: dict[str, Any] = {
+        f"d{i}": {"allOf": 2 * [{"$ref": f"#/$defs/d{i + 1}"}]} for i in range(n)
+    }
+    return {**steps, f"d{n}": {"type": "string"}}
+
+
+@pytest.mark.parametrize("rule", ["properties", "unevaluatedProperties"])
+def test_a_schema_that_asks_for_endless_work_is_no_sound_one(rule: str) -> None:
+    shape = {"x": {"$ref": "#/$defs/d0"}} if rule == "properties" else {"$ref": "#/$defs/d0"}
+
+    def fault(n: int) -> str:
+        return fault_of({rule: shape, "$defs": doubling(n), "required": ["y"]}, {"x": "a"})
+
+    assert fault(3) == "'y' is a required property"
+    if rule == "properties":  # the other is not looked at
+        assert fault(16) == "", "it was gone through to the end"
+    fault(40)
+
+
+def test_an_inner_schema_brings_no_rules_of_its_own() -> None:
+    inner = {"$schema": "http://json-schema.org/draft-07/schema#", "pattern": "^(a+)+$"}
+    assert fault_of({"properties": {"x": inner}}, {"x": "b"}) == ""
