@@ -53,6 +53,8 @@ class Upstream:
 
     async def openai(self, http: Request) -> Response:
         turn = await self._next(http)
+        if isinstance(turn, str):
+            return Response(turn, media_type="text/html")
         if isinstance(turn, int):
             return JSONResponse({"error": {"message": "sk-secret is wrong"}}, turn)
         message: dict[str, Any] = {"role": "assistant", "content": turn.get("text")}
@@ -66,19 +68,21 @@ class Upstream:
                 for n, (name, arguments) in enumerate(calls)
             ]
         choice = {"index": 0, "finish_reason": "stop", "message": message}
-        usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+        usage: Any = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
         body = {
             "id": "c",
             "object": "chat.completion",
             "created": 0,
             "model": "scripted",
             "choices": [choice],
-            "usage": usage,
+            "usage": turn.get("usage", usage),
         }
-        return JSONResponse(body)
+        return Response(json.dumps(body), media_type="application/json")
 
     async def anthropic(self, http: Request) -> Response:
         turn = await self._next(http)
+        if isinstance(turn, str):
+            return Response(turn, media_type="text/html")
         if isinstance(turn, int):
             error = {"type": "api_error", "message": "sk-secret is wrong"}
             return JSONResponse({"type": "error", "error": error}, turn)
@@ -89,7 +93,7 @@ class Upstream:
         if turn.get("text"):
             content.append({"type": "text", "text": turn["text"]})
         for n, (name, arguments) in enumerate(turn.get("calls", ())):
-            value = json.loads(arguments)
+            value = json.loads(arguments) if isinstance(arguments, str) else arguments
             content.append({"type": "tool_use", "id": f"toolu_{n}", "name": name, "input": value})
         body = {
             "id": "msg",
@@ -99,9 +103,9 @@ class Upstream:
             "content": content,
             "stop_reason": "end_turn",
             "stop_sequence": None,
-            "usage": {"input_tokens": 3, "output_tokens": 2},
+            "usage": turn.get("usage", {"input_tokens": 3, "output_tokens": 2}),
         }
-        return JSONResponse(body)
+        return Response(json.dumps(body), media_type="application/json")
 
     async def away(self, http: Request) -> Response:
         return RedirectResponse("/v1/messages", 307)
@@ -297,6 +301,9 @@ def test_a_call_with_a_result_is_not_run_again(bench: Bench, is_claude: bool) ->
         (Response("<html>"), "not JSON"),
         (RedirectResponse("/execute", 307), "answered 307"),
         (Response("x" * (1 << 20) + "y"), "over 1048576 bytes"),
+        (Response('{"t": "\\ud83d"}'), "not JSON"),
+        (Response('{"price": NaN}'), "not JSON"),
+        (Response("[" * 100_000), "not JSON"),
     ],
 )
 def test_a_tool_that_fails_is_told_to_the_model(
@@ -356,6 +363,34 @@ def test_a_language_model_that_refuses_is_told_without_secrets(bench: Bench, sta
         assert "sk-" not in answer.text
 
 
+@pytest.mark.parametrize("is_claude", [False, True])
+def test_a_server_that_answers_loosely_is_understood_or_told(bench: Bench, is_claude: bool) -> None:
+    kind = bench.claude if is_claude else bench.openai
+    bench.upstream.turns = [{"text": "Hi \ud83d.", "usage": None}]
+    assert bench.ask("none", **kind())["final_response"] == "Hi ?."
+    bench.upstream.turns = ["<html>"]
+    answer = bench.post("none", **kind())
+    assert answer.status_code == 502
+    assert answer.json()["error"]["message"].endswith("no usable answer")
+    bench.upstream.turns = [{"calls": [("get_order", {"id": 7})]}, {"text": "Fine."}]
+    assert bench.ask("get_order", **kind())["tool_calls"][0]["arguments"] == {"id": 7}
+
+
+def test_the_environment_goes_nowhere(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI", "ANTHROPIC"):
+        monkeypatch.setenv(f"{name}_CUSTOM_HEADERS", "x-gateway-key: s3cret")
+        monkeypatch.setenv(f"{name}_BASE_URL", bench.url)
+    monkeypatch.setenv("OPENAI_ORG_ID", "s3cret")
+    monkeypatch.setenv("OPENAI_PROJECT_ID", "s3cret")
+    monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", "s3cret")
+    for kind in (bench.openai, bench.claude):
+        bench.upstream.turns = [{"text": "Hi."}]
+        bench.ask("none", **kind(llm_headers={"x-own": "1"}))
+    for headers in bench.upstream.headers:
+        assert headers["x-own"] == "1"
+        assert "s3cret" not in str(headers)
+
+
 def test_a_key_follows_no_redirect(bench: Bench) -> None:
     answer = bench.post("get_order", **bench.claude(llm_base_url=f"{bench.url}/away"))
     assert answer.status_code == 502
@@ -411,6 +446,12 @@ def test_the_local_model_answers_where_nothing_is_configured(bench: Bench) -> No
         ({"llm_provider": "openai"}, "llm_api_key: Field required"),
         ({"llm_provider": "bard"}, "llm_provider: Input should be one of"),
         ({"query": ""}, "query: String should have"),
+        ({"llm_api_key": ""}, "llm_api_key: Field required"),
+        ({"llm_api_key": "clé"}, "llm_api_key: Input should be printable ASCII"),
+        ({"llm_api_key": "k", "llm_headers": {"x": "clé"}}, "llm_headers: not a header"),
+        ({"llm_api_key": "k", "llm_headers": {"x y": "1"}}, "llm_headers: not a header"),
+        ({"llm_api_key": "k", "llm_base_url": "http://localhost/v1\n"}, "llm_base_url: not a URL"),
+        ({"tool_executor": "http://localhost:5/x\n"}, "tool_executor: not a URL"),
         ({"enable_thinking": 1}, "enable_thinking: Input should be a valid boolean"),
     ],
 )

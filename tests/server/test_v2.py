@@ -110,6 +110,21 @@ def test_a_pipeline_hands_over_what_a_language_model_needs(older: Older) -> None
     assert raw["llm_context"]["query"] == "none"
 
 
+def test_what_is_wrong_is_told_before_a_tool_runs(older: Older) -> None:
+    older.register("merchant", TOOLS)
+    wrong = {"llm_api_key": "sk-ant-0123456789", "llm_base_url": "https://evil.example/v1"}
+    body = {
+        "tool_id": "merchant",
+        "query": "gmv_summary",
+        "tool_executor": f"{older.upstream_url}/execute",
+    }
+    answer = older.http.post("/v2/pipeline", json={**body, **wrong})
+    assert answer.status_code == 400
+    assert older.upstream.ran == []
+    assert older.http.post("/v2/pipeline", json=body).status_code == 200
+    assert len(older.upstream.ran) == 1
+
+
 @pytest.mark.parametrize("provider", ["claude", "openai"])
 def test_a_stored_language_model_answers(older: Older, provider: str) -> None:
     older.register("merchant", TOOLS)

@@ -8,6 +8,7 @@ from typing import Any
 
 from ratoon.router.catalogue import Tool
 from ratoon.router.llm import Asked, Call, Called, Prompt, Reply, Results, Turn
+from ratoon.router.strict import whole
 
 THINKING_TOKENS = 1024  # the least there is
 
@@ -75,12 +76,11 @@ def reply_of(message: Mapping[str, Any]) -> Reply:
     calls = []
     for block in message["content"]:
         if block["type"] == "text":
-            text.append(block["text"])
+            text.append(whole(block["text"]))
         elif block["type"] == "thinking":
-            thinking.append(block["thinking"])
+            thinking.append(whole(block["thinking"]))
         elif block["type"] == "tool_use":
-            given = block["input"]
-            value = dict(given) if isinstance(given, Mapping) else None
-            calls.append(Call(block["id"], block["name"], value, json.dumps(given)))
-    usage = {name: message["usage"][name] for name in ("input_tokens", "output_tokens")}
+            calls.append(Call.parse(block["id"], block["name"], json.dumps(block["input"])))
+    counts = message.get("usage") or {}
+    usage = {name: counts[name] for name in ("input_tokens", "output_tokens") if name in counts}
     return Reply("".join(text), tuple(calls), "\n".join(thinking), message["model"], usage)

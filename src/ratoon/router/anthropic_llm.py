@@ -13,6 +13,8 @@ from ratoon.router.credentials import Access
 from ratoon.router.llm import Prompt, Reply
 
 DEFAULT_MODEL = "claude-sonnet-5"
+_UNUSABLE = "the language model's server gave no usable answer"
+_URL = "https://api.anthropic.com"
 _END = re.compile(r"/v1(/messages)?$")  # a client may give the whole address
 
 
@@ -24,11 +26,13 @@ class AnthropicLlm:
         self._model = access.model or DEFAULT_MODEL
         self._client = AsyncAnthropic(
             api_key=access.api_key,
-            base_url=_END.sub("", access.base_url.rstrip("/")) if access.base_url else None,
+            base_url=_END.sub("", (access.base_url or _URL).rstrip("/")),
             default_headers=dict(access.headers),
             timeout=timeout_s,
             http_client=DefaultAsyncHttpxClient(follow_redirects=False, timeout=timeout_s),
         )
+        # the environment's are the operator's own, and not for every address
+        self._client._custom_headers = dict(access.headers)
 
     async def reply(self, prompt: Prompt) -> Reply:
         """Raises UpstreamError."""
@@ -36,7 +40,10 @@ class AnthropicLlm:
             message = await self._client.messages.create(**body_of(prompt, self._model))
         except anthropic.AnthropicError as error:
             raise UpstreamError(_explain(error)) from None
-        return reply_of(message.model_dump())
+        try:
+            return reply_of(message.model_dump())
+        except (AttributeError, LookupError, TypeError, ValueError):  # the SDK takes anything
+            raise UpstreamError(_UNUSABLE) from None
 
     async def close(self) -> None:
         await self._client.close()
@@ -50,4 +57,4 @@ def _explain(error: anthropic.AnthropicError) -> str:
         return "the language model's server did not answer in time"
     if isinstance(error, anthropic.APIConnectionError):
         return "the language model's server can't be reached"
-    return "the language model's server gave no usable answer"
+    return _UNUSABLE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ from ratoon.router.hosts import Hosts, parse_url
 from ratoon.router.llm import Llm
 from ratoon.router.pipeline import Job, PipelineConfig, Step, run_pipeline
 from ratoon.router.router import Router
+
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a token of RFC 9110
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +78,32 @@ class Desk:
     def check(self, access: Access) -> Access:
         """Access that may be stored, by whom the server's operator trusts; so its address may be
         any. Raises InvalidRequest."""
-        if access.provider != "local" and not access.api_key:
-            raise InvalidRequest("api_key: Field required")
-        if access.base_url is not None:
-            parse_url(access.base_url, "base_url")
+        _check_sendable(access, "")
         return access
 
     def _llm(self, access: Access) -> Llm:
         if access.provider == "local":
             return self.local()
+        _check_sendable(access, "llm_")
         return _SDKS[access.provider]()(access, self.config.timeout_s)
+
+
+def _check_sendable(access: Access, prefix: str) -> None:
+    """Whether a request can be made of it. Raises InvalidRequest, which names the field."""
+    if access.provider != "local" and not access.api_key:
+        raise InvalidRequest(f"{prefix}api_key: Field required")
+    if not _is_header(access.api_key):
+        raise InvalidRequest(f"{prefix}api_key: Input should be printable ASCII")
+    for name, value in access.headers.items():
+        if not _HEADER.fullmatch(name) or not _is_header(value):
+            field = "llm_headers" if prefix else "extra_headers"
+            raise InvalidRequest(f"{field}: not a header of HTTP: {name[:128]!r}")
+    if access.base_url is not None:
+        parse_url(access.base_url, f"{prefix}base_url")
+
+
+def _is_header(value: str) -> bool:
+    return value.isascii() and value.isprintable() and value == value.strip()
 
 
 def _openai() -> Callable[[Access, float], Llm]:

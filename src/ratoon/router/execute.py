@@ -13,6 +13,7 @@ import httpx
 
 from ratoon.errors import InvalidRequest
 from ratoon.router.hosts import Hosts
+from ratoon.router.strict import as_json, loads
 
 MOCK = "mock"
 CALLABLE = "callable"
@@ -32,7 +33,7 @@ class Outcome:
     @property
     def text(self) -> str:
         """As a model reads it."""
-        return json.dumps(self.value, ensure_ascii=False, default=str)
+        return json.dumps(self.value, ensure_ascii=False)
 
 
 class Executor(Protocol):
@@ -80,7 +81,7 @@ class HttpExecutor:
                 if len(content) > MAX_RESULT_BYTES:
                     return _failed(f"the tool's result is over {MAX_RESULT_BYTES} bytes")
         try:
-            return Outcome(json.loads(content))
+            return Outcome(loads(content))
         except ValueError:
             return _failed("the tool's result is not JSON")
 
@@ -98,8 +99,8 @@ class FunctionExecutor:
             return _failed(f"no function is registered for the tool {tool}")
         try:
             if inspect.iscoroutinefunction(function):
-                return Outcome(await function(**arguments))
-            return Outcome(await asyncio.to_thread(function, **arguments))
+                return Outcome(as_json(await function(**arguments)))
+            return Outcome(as_json(await asyncio.to_thread(function, **arguments)))
         except Exception as error:  # the embedding program's, whatever it is
             return _failed(f"the tool failed: {type(error).__name__}")
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ratoon.errors import UpstreamError
+from ratoon.errors import TookTooLong, UpstreamError
 from ratoon.router.anthropic_form import message_of
 from ratoon.router.credentials import Wish
 from ratoon.router.decide import Decision
 from ratoon.router.desk import Desk
-from ratoon.router.execute import MOCK, Outcome, executor
-from ratoon.router.llm import Asked, Call, Called, Prompt, Result, Results, Turn
+from ratoon.router.execute import MOCK, Executor, Outcome, executor
+from ratoon.router.llm import Asked, Call, Called, Llm, Prompt, Result, Results, Turn
 from ratoon.router.openai_form import messages_of
 
 Format = Literal["claude", "openai", "raw"]
@@ -55,8 +57,25 @@ class Handover:
 
 
 async def hand_over(desk: Desk, tenant: str, options: Options) -> Handover:
-    """Raises NotFound, InvalidRequest; what a tool or a language model fails with is told."""
+    """Raises NotFound, InvalidRequest, TookTooLong; what a tool or a language model fails with is
+    told. What is wrong with a request is told before a tool runs."""
+    desk.router.domains.get(tenant, options.domain_id)
     runner = executor(options.executor, desk.hosts, desk.functions)
+    domain_id, wish = options.domain_id, options.wish
+    asked: tuple[Llm, str] | None = None
+    try:
+        async with AsyncExitStack() as stack, asyncio.timeout(desk.config.timeout_s):
+            if options.has_executor and desk.has_llm(tenant, domain_id, wish):
+                asked = await stack.enter_async_context(desk.llm(tenant, domain_id, wish))
+            found = await _hand_over(desk, tenant, options, runner, asked)
+    except TimeoutError:
+        raise TookTooLong("the query was not answered in time") from None
+    return found
+
+
+async def _hand_over(
+    desk: Desk, tenant: str, options: Options, runner: Executor, asked: tuple[Llm, str] | None
+) -> Handover:
     began_s = time.perf_counter()
     decision = await desk.router.route(tenant, options.domain_id, options.query)
     found = Handover(decision, decision.best[0])
@@ -75,23 +94,17 @@ async def hand_over(desk: Desk, tenant: str, options: Options) -> Handover:
         found.result = outcome.value
         turns += _turns(found.name, found.arguments, outcome)
     found.context = _context(options, turns, found)
-    await _ask(desk, tenant, options, turns, found)
+    if asked is not None:
+        await _ask(*asked, turns, found)
     return found
 
 
-async def _ask(
-    desk: Desk, tenant: str, options: Options, turns: list[Turn], found: Handover
-) -> None:
-    """The language model's answer, where one is configured."""
-    if not desk.has_llm(tenant, options.domain_id, options.wish):
-        return
+async def _ask(llm: Llm, system: str, turns: list[Turn], found: Handover) -> None:
     began_s = time.perf_counter()
     catalogue = found.decision.domain.catalogue
     tools = [] if found.name is None else [catalogue.tool(found.name)]
     try:
-        async with desk.llm(tenant, options.domain_id, options.wish) as (llm, system):
-            prompt = Prompt(turns, system, tools, bars_calls=True)
-            reply = await llm.reply(prompt)
+        reply = await llm.reply(Prompt(turns, system, tools, bars_calls=True))
     except UpstreamError as error:
         found.error = str(error)
     else:

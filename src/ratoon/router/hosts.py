@@ -50,6 +50,8 @@ class Hosts:
 def parse_url(url: str, where: str) -> SplitResult:
     """An address of the web. Raises InvalidRequest, which names the field."""
     try:
+        if not url.isprintable() or " " in url:  # of which urlsplit drops some, and goes on
+            raise ValueError(url)
         parts = urlsplit(url)
     except ValueError:
         raise InvalidRequest(f"{where}: not a URL") from None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ratoon.router.catalogue import Tool
+from ratoon.router.strict import loads, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,10 @@ class Call:
     def parse(cls, call_id: str, name: str, text: str) -> Call:
         """From arguments as JSON text; no text means no arguments."""
         try:
-            value = json.loads(text or "{}")
+            value = loads(text or "{}")
         except ValueError:
             value = None
-        return cls(call_id, name, value if isinstance(value, dict) else None, text)
+        return cls(call_id, whole(name), value if isinstance(value, dict) else None, whole(text))
 
 
 @dataclass(frozen=True, slots=True)

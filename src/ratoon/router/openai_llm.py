@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,8 +15,11 @@ from ratoon.router.catalogue import Tool
 from ratoon.router.credentials import Access
 from ratoon.router.llm import Call, Prompt, Reply
 from ratoon.router.openai_form import messages_of
+from ratoon.router.strict import whole
 
 DEFAULT_MODEL = "gpt-4o"
+_UNUSABLE = "the language model's server gave no usable answer"
+_URL = "https://api.openai.com/v1"
 _OPENAI = "api.openai.com"
 _END = "/chat/completions"  # a client may give the whole address
 _UNSENDABLE = re.compile(r"[^A-Za-z0-9_-]")
@@ -30,11 +34,14 @@ class OpenAiLlm:
         self._model = access.model or DEFAULT_MODEL
         self._client = AsyncOpenAI(
             api_key=access.api_key,
-            base_url=access.base_url.rstrip("/").removesuffix(_END) if access.base_url else None,
+            base_url=(access.base_url or _URL).rstrip("/").removesuffix(_END),
             default_headers=dict(access.headers),
             timeout=timeout_s,
             http_client=DefaultAsyncHttpxClient(follow_redirects=False, timeout=timeout_s),
         )
+        # the environment's are the operator's own, and not for every address
+        self._client._custom_headers = dict(access.headers)
+        self._client.organization = self._client.project = None
         # OpenAI's newer models refuse the old name, which is all that other servers know
         is_openai = self._client.base_url.host == _OPENAI
         self._limit = "max_completion_tokens" if is_openai else "max_tokens"
@@ -46,7 +53,10 @@ class OpenAiLlm:
             answer = await self._client.chat.completions.create(**self._body(prompt, names))
         except openai.OpenAIError as error:
             raise UpstreamError(_explain(error)) from None
-        return _reply(answer, {sent: name for name, sent in names.items()})
+        try:
+            return _reply(answer, {sent: name for name, sent in names.items()})
+        except (AttributeError, LookupError, TypeError, ValueError):  # the SDK takes anything
+            raise UpstreamError(_UNUSABLE) from None
 
     async def close(self) -> None:
         await self._client.close()
@@ -107,25 +117,25 @@ def _reply(answer: Any, names: Mapping[str, str]) -> Reply:
     if not answer.choices:
         raise UpstreamError("the language model gave no answer")
     message = answer.choices[0].message
-    calls = tuple(
-        Call.parse(
-            call.id,
-            names.get(call.function.name, call.function.name),
-            call.function.arguments,
-        )
-        for call in message.tool_calls or ()
-        if call.type == "function"
-    )
+    calls = [call for call in message.tool_calls or () if call.type == "function"]
     usage = answer.usage
-    counts = {"input_tokens": usage.prompt_tokens, "output_tokens": usage.completion_tokens}
     return Reply(
-        message.content or "",
-        calls,
+        whole(message.content or ""),
+        tuple(_call(call, names) for call in calls),
         # no field of the official API; several servers send it
-        thinking=getattr(message, "reasoning_content", None) or "",
+        thinking=whole(getattr(message, "reasoning_content", None) or ""),
         model=answer.model or "",
-        usage=counts if usage else {},
+        usage={"input_tokens": usage.prompt_tokens, "output_tokens": usage.completion_tokens}
+        if usage
+        else {},
     )
+
+
+def _call(call: Any, names: Mapping[str, str]) -> Call:
+    name, given = call.function.name, call.function.arguments
+    # some servers send an object
+    text = given if isinstance(given, str) else json.dumps(given)
+    return Call.parse(call.id, names.get(name, name), text)
 
 
 def _explain(error: openai.OpenAIError) -> str:
@@ -136,4 +146,4 @@ def _explain(error: openai.OpenAIError) -> str:
         return "the language model's server did not answer in time"
     if isinstance(error, openai.APIConnectionError):
         return "the language model's server can't be reached"
-    return "the language model's server gave no usable answer"
+    return _UNUSABLE

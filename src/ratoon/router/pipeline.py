@@ -191,7 +191,7 @@ class _Work:
         run = self._run
         record = CallRecord(call.name, call.arguments, ask_s=run.ask_s[-1])
         record.confidence = self._chances.get(call.name, 0.0)
-        reason = self._fault(call)
+        reason = await asyncio.to_thread(self._fault, call)
         key = json.dumps([call.name, call.arguments], sort_keys=True)
         if key in self._done:
             self._repeats = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -26,7 +27,29 @@ def broken() -> None:
     raise RuntimeError("sk-secret")
 
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {"twice": twice, "later": later, "broken": broken}
+def deep() -> Any:
+    value: list[Any] = []
+    for _ in range(100_000):
+        value = [value]
+    return value
+
+
+def circle() -> Any:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "twice": twice,
+    "later": later,
+    "broken": broken,
+    "moment": lambda: {"at": datetime(2024, 5, 6)},
+    "nan": lambda: {"price": float("nan")},
+    "half": lambda: "\ud83d",
+    "deep": deep,
+    "circle": circle,
+}
 
 
 def run(tool: str, **arguments: Any) -> Outcome:
@@ -57,7 +80,14 @@ def test_what_fails_is_told_without_its_message(
 
 
 def test_what_is_no_json_is_shown_as_text() -> None:
-    assert Outcome({1, 2}).text in ('"{1, 2}"', '"{2, 1}"')
+    assert run("moment") == Outcome({"at": "2024-05-06 00:00:00"})
+
+
+@pytest.mark.parametrize("tool", ["nan", "half", "deep", "circle"])
+def test_what_no_json_text_can_hold_is_a_failure(tool: str) -> None:
+    outcome = run(tool)
+    assert outcome.is_error
+    assert "the tool failed" in outcome.text
 
 
 def test_an_unknown_executor_is_no_mock() -> None:
