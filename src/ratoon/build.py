@@ -128,7 +128,9 @@ def _desk(
     local: Callable[[], Llm],
 ) -> Desk:
     """Answers queries; the model that is served here is one of those that can."""
-    hosts = Hosts(settings.allow_hosts, has_local=is_loopback(settings.host))
+    # with keys for others, a proxy may bring in requests from anywhere
+    has_local = is_loopback(settings.host) and settings.keys_file is None
+    hosts = Hosts(settings.allow_hosts, has_local=has_local)
     default = None
     if settings.llm_provider != "local" and settings.llm_api_key is not None:
         key = settings.llm_api_key.get_secret_value()

@@ -266,6 +266,18 @@ def test_clients_words_close_no_turn(server: Live, cut4_path: Path) -> None:
     assert frame("An order.", "Where is it?") == frame(evil, evil)
 
 
+def test_registrations_take_no_room_from_queries(cut4_path: Path) -> None:
+    settings = Settings(model=str(cut4_path), n_ctx=4096, max_queue=4)
+    with live(settings) as running, httpx.Client(base_url=running.url, timeout=120) as http:
+        register(http, "asked", TOOLS[:3])
+        for n in range(12):
+            told = register(http, "often", TOOLS[:20], system_prompt=f"No. {n}.", wait=False)
+            assert told["status"] == "registering"
+        route(http, "asked", "Where is order 1234?")
+        last = register(http, "often", TOOLS[:20], system_prompt="The last.")
+        assert (last["status"], last["progress"]) == ("registered", 1.0)
+
+
 def test_queries_leave_no_states_behind(server: Live, http: httpx.Client) -> None:
     told = register(http, "lean", TOOLS[:20], system_prompt="Lean.")
     server.wait_until_idle()

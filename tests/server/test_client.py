@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -90,6 +91,29 @@ def test_a_pipeline_runs_whole_and_step_by_step(client: Any) -> None:
     assert events[-1].data["final_response"] == told.final_response
     with pytest.raises(ClientError, match="Input should be"):
         list(client.pipeline_events("shop", "none", tool_executor="shell"))
+
+
+def test_no_character_breaks_a_stream(client: Any) -> None:
+    client.register_tools("breaks", TOOLS)
+    query = "none\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e."
+    route, answer = client.pipeline_events("breaks", query)
+    assert (route.name, answer.name) == ("route", "answer")
+    assert "\u2028\u2029\x85" in answer.data["final_response"]
+    client.remove_tools("breaks")
+
+
+def test_tools_added_at_the_same_time_are_all_there(client: Any, url: str) -> None:
+    client.register_tools("grows", TOOLS)
+
+    def add(n: int) -> int:
+        with RatoonClient(url) as own:
+            own.append_tools("grows", [{"name": f"added_{n}"}])
+        return n
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(list(pool.map(add, range(16)))) == 16
+    assert client.domain("grows").num_tools == len(TOOLS) + 16
+    client.remove_tools("grows")
 
 
 def test_language_models_are_configured(client: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,7 +44,10 @@ def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Door]:
     monkeypatch.setattr("ratoon.keys.LOOK_S", 0.0)
     file = tmp_path / "keys.json"
     add_key(file, "first", Role.USER, 0)
-    with live(Settings(model="dummy", keys_file=file)) as running:
+    tools = tmp_path / "tools.json"
+    tools.write_text(json.dumps(TOOLS))
+    settings = Settings(model="dummy", keys_file=file, preload={"for-all": tools})
+    with live(settings) as running:
         door = Door(running.url, file)
         yield door
         door.close()
@@ -56,7 +60,7 @@ def test_each_tenant_has_its_own_domains(door: Door) -> None:
     asked = {"domain_id": "shop", "query": "get_order"}
     assert door.one.post("/route", json=asked).status_code == 404
     assert door.two.post("/route", json=asked).json()["tool_name"] == "get_order"
-    assert door.one.get("/domains").json()["num_domains"] == 0
+    assert [each["domain_id"] for each in door.one.get("/domains").json()["domains"]] == ["for-all"]
     assert door.two.post("/query", json={**asked, "query": "none"}).status_code == 200
 
 
@@ -71,6 +75,44 @@ def test_roles_are_kept(door: Door) -> None:
     for path in ("/domains", "/admin/llm-config"):
         assert door.nobody.get(path).status_code == 401
     assert door.nobody.get("/health").status_code == 200
+    for path in ("/domains/shop", "/admin/llm-config", "/metrics", "/v2/registry"):
+        assert door.nobody.head(path).status_code == 401
+    assert door.nobody.head("/api/hello").status_code == 200
+
+
+def test_what_is_loaded_at_the_start_is_for_all(door: Door) -> None:
+    asked = {"domain_id": "for-all", "query": "get_order"}
+    for client in (door.one, door.two):
+        assert client.post("/route", json=asked).json()["tool_name"] == "get_order"
+        assert client.get("/domains").json()["num_domains"] == 1
+    assert door.one.delete("/domains/for-all").status_code == 404
+    more = {"tools": [{"name": "cancel_order"}]}
+    assert door.one.patch("/domains/for-all/tools", json=more).json()["num_tools"] == 3
+    assert door.two.get("/domains/for-all").json()["num_tools"] == 2
+    assert door.one.delete("/domains/for-all").status_code == 200
+    assert door.one.get("/domains/for-all").json()["num_tools"] == 2
+
+
+def test_an_admins_default_language_model_is_for_all(door: Door) -> None:
+    model = {
+        "provider": "openai",
+        "api_key": "sk-0123456789abcdef",
+        "base_url": "http://[::1]:9/v1",
+    }
+    assert door.admin.post("/admin/llm-config/_default", json=model).status_code == 200
+    answer = door.one.post("/query", json={"domain_id": "for-all", "query": "get_order"})
+    assert answer.status_code == 502
+    assert "can't be reached" in answer.text
+    assert door.admin.delete("/admin/llm-config/_default").status_code == 200
+    answer = door.one.post("/query", json={"domain_id": "for-all", "query": "none"})
+    assert answer.status_code == 200
+
+
+def test_this_machine_is_not_called_for_those_who_come_with_a_key(door: Door) -> None:
+    asked = {"domain_id": "for-all", "query": "none", "tool_executor": "http://127.0.0.1:9/x"}
+    answer = door.one.post("/query", json=asked)
+    assert answer.status_code == 400
+    assert "does not call 127.0.0.1" in answer.json()["error"]["message"]
 
 
 def test_a_limit_is_told_and_kept(door: Door) -> None:

@@ -202,7 +202,7 @@ def test_a_sure_tool_is_filled_in_run_and_told_about(bench: Bench) -> None:
 
 def test_claude_speaks_its_own_api(bench: Bench) -> None:
     bench.upstream.turns = [
-        {"calls": [("get.orders:all", "{}")]},
+        {"calls": [("get_orders_all", "{}")]},
         {"text": "None.", "thinking": "Hm."},
     ]
     told = bench.ask("get.orders:all", enable_thinking=True, **bench.claude(llm_model="big"))
@@ -211,7 +211,7 @@ def test_claude_speaks_its_own_api(bench: Bench) -> None:
     asked, then = bench.upstream.seen
     assert asked["model"] == "big"
     assert asked["tool_choice"]["type"] == "tool"
-    assert asked["tool_choice"]["name"] == "get.orders:all"
+    assert asked["tool_choice"]["name"] == "get_orders_all"
     assert "thinking" not in asked
     assert then["thinking"]["type"] == "enabled"
     assert then["messages"][-1]["content"][0]["type"] == "tool_result"
@@ -219,9 +219,12 @@ def test_claude_speaks_its_own_api(bench: Bench) -> None:
     assert "sk-request-key-0001" in headers.get("x-api-key", headers.get("authorization", ""))
 
 
-def test_names_that_openai_does_not_take_come_back_whole(bench: Bench) -> None:
+@pytest.mark.parametrize("is_claude", [False, True])
+def test_names_that_an_api_does_not_take_come_back_whole(bench: Bench, is_claude: bool) -> None:
     bench.upstream.turns = [{"calls": [("get_orders_all", "{}")]}, {"text": "Done."}]
-    told = bench.ask("get.orders:all", **bench.openai())
+    kind = bench.claude if is_claude else bench.openai
+    told = bench.ask("get.orders:all", **kind())
+    assert "get.orders" not in json.dumps(bench.upstream.seen[0]["tools"])
     assert [call["tool_name"] for call in told["tool_calls"]] == ["get.orders:all"]
     assert told["tool_calls"][0]["result"]["mock"] is True
 

@@ -15,12 +15,13 @@ from ratoon.errors import AuthenticationFailed, PermissionDenied, RateLimited, R
 from ratoon.keys import Key, Role
 
 OPEN_PATHS = frozenset({"/health"})
+PROBED_PATHS = frozenset({"/", "/api/hello"})  # by clients that have not read their key yet
 ADMIN_PATHS = ("/admin/", "/metrics")
 MAX_FAILURES = 30  # wrong keys from one address in a minute
 
 
 class ApiKey:
-    """Lets a request in that carries a key, as that key's tenant; ``HEAD`` and the open paths need
+    """Lets a request in that carries a key, as that key's tenant; probes and the open paths need
     none. What concerns the whole server is for admins."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
@@ -51,7 +52,8 @@ class ApiKey:
 
     def _is_open(self, scope: Scope) -> bool:
         is_open = self._service.keys.is_open
-        return is_open or scope["method"] == "HEAD" or scope["path"] in OPEN_PATHS
+        is_probe = scope["method"] == "HEAD" and scope["path"] in PROBED_PATHS
+        return is_open or is_probe or scope["path"] in OPEN_PATHS
 
     def _key(self, scope: Scope) -> Key:
         """The key that the request carries. Who tries many wrong ones is told to wait."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Annotated, Any
@@ -18,6 +17,7 @@ from ratoon.api.hang_up import while_connected
 from ratoon.api.route import MAX_QUERY, ms
 from ratoon.api.service import Service
 from ratoon.api.silence import with_silence
+from ratoon.api.sse import encode_event
 from ratoon.errors import NotFound
 from ratoon.router.credentials import Wish
 from ratoon.router.desk import Desk, Question
@@ -104,8 +104,7 @@ def _event(step: Step) -> bytes:
 
 
 def _sse(name: str, data: dict[str, Any]) -> bytes:
-    text = json.dumps({"type": name, **data}, ensure_ascii=False, default=str)
-    return f"event: {name}\ndata: {text}\n\n".encode()
+    return encode_event({"type": name, **data})
 
 
 def _route(run: Run) -> dict[str, Any]:

@@ -20,9 +20,10 @@ from ratoon.api.hang_up import while_connected
 from ratoon.api.query import Headers, desk_of
 from ratoon.api.route import Query, ms
 from ratoon.api.service import Service
+from ratoon.errors import InternalError
 from ratoon.router.catalogue import Catalogue, check_id, parse_tools
 from ratoon.router.credentials import Wish
-from ratoon.router.domains import Domain
+from ratoon.router.domains import Domain, Status
 from ratoon.router.execute import MOCK
 from ratoon.router.handover import Handover, Options, hand_over
 
@@ -58,6 +59,8 @@ async def register_tool_set(http: Request) -> Response:
     catalogue = Catalogue(await to_thread.run_sync(parse_tools, asked.tools))
     domain = await router.register(tenant, tool_id, catalogue)
     await router.finish(domain)
+    if domain.status is Status.FAILED:
+        raise InternalError(f"the tools were not computed: {domain.error}")
     is_new = domain.n_forwarded > 1
     return JSONResponse(
         {

@@ -74,8 +74,8 @@ class RatoonClient:
                     answer.read()
                     call.result(answer)
                 records = Records()
-                for line in answer.iter_lines():
-                    yield from records.feed(line)
+                for piece in answer.iter_text():
+                    yield from records.feed(piece)
         except httpx.HTTPError as error:
             raise unreachable(error) from None
 

@@ -173,14 +173,20 @@ def unreachable(error: httpx.HTTPError) -> ClientError:
 
 
 class Records:
-    """The events of a stream, put together from its lines."""
+    """The events of a stream, put together from pieces of its text."""
 
     def __init__(self) -> None:
+        self._rest = ""
         self._lines: list[str] = []
 
-    def feed(self, line: str) -> Iterator[Event]:
-        """The event that this line ends, if it ends one. Raises ClientError for one that tells an
-        error."""
+    def feed(self, piece: str) -> Iterator[Event]:
+        """The events that this piece ends. Raises ClientError for one that tells an error."""
+        # only \n ends a line here: a text may hold what else breaks lines elsewhere
+        *lines, self._rest = (self._rest + piece).split("\n")
+        for line in lines:
+            yield from self._take(line.removesuffix("\r"))
+
+    def _take(self, line: str) -> Iterator[Event]:
         if line and not line.startswith(_COMMENT):
             self._lines.append(line)
         elif self._lines and not line:
@@ -190,8 +196,11 @@ class Records:
 
 def _event(lines: Sequence[str]) -> Event:
     """A record of the stream. Raises ClientError for one that tells an error."""
-    name = lines[0].removeprefix("event: ")
-    data = json.loads(lines[1].removeprefix("data: "))
+    try:
+        name = lines[0].removeprefix("event: ")
+        data = json.loads(lines[1].removeprefix("data: "))
+    except (ValueError, LookupError):
+        raise ClientError("the server sent what is no event") from None
     if name == "error":
         error = data["error"]
         raise ClientError(error["message"], 200, error["type"], data.get("request_id", ""))

@@ -68,8 +68,8 @@ class AsyncRatoonClient:
                     await answer.aread()
                     call.result(answer)
                 records = Records()
-                async for line in answer.aiter_lines():
-                    for event in records.feed(line):
+                async for piece in answer.aiter_text():
+                    for event in records.feed(piece):
                         yield event
         except httpx.HTTPError as error:
             raise unreachable(error) from None

@@ -11,9 +11,11 @@ from ratoon.errors import UpstreamError
 from ratoon.router.anthropic_form import body_of, reply_of
 from ratoon.router.credentials import Access
 from ratoon.router.llm import Prompt, Reply
+from ratoon.router.names import sendable_names
 
 DEFAULT_MODEL = "claude-sonnet-5"
 _UNUSABLE = "the language model's server gave no usable answer"
+_MAX_NAME = 128
 _URL = "https://api.anthropic.com"
 _END = re.compile(r"/v1(/messages)?$")  # a client may give the whole address
 
@@ -36,12 +38,13 @@ class AnthropicLlm:
 
     async def reply(self, prompt: Prompt) -> Reply:
         """Raises UpstreamError."""
+        names = sendable_names(prompt.tools, _MAX_NAME)
         try:
-            message = await self._client.messages.create(**body_of(prompt, self._model))
+            message = await self._client.messages.create(**body_of(prompt, self._model, names))
         except anthropic.AnthropicError as error:
             raise UpstreamError(_explain(error)) from None
         try:
-            return reply_of(message.model_dump())
+            return reply_of(message.model_dump(), {sent: name for name, sent in names.items()})
         except (AttributeError, LookupError, TypeError, ValueError):  # the SDK takes anything
             raise UpstreamError(_UNUSABLE) from None
 

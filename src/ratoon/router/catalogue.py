@@ -11,6 +11,7 @@ from typing import Any
 
 from ratoon.chat.tools import in_order, to_json
 from ratoon.errors import InvalidRequest
+from ratoon.router.strict import as_json
 
 MAX_TOOLS = 1000
 MAX_SCHEMA_BYTES = 64 * 1024  # of one tool, as JSON
@@ -87,12 +88,17 @@ def parse_tools(value: object) -> tuple[Tool, ...]:
 def _tool(item: object, where: str) -> Tool:
     if not isinstance(item, dict):
         raise InvalidRequest(f"{where}: Input should be an object")
+    try:
+        as_json(item)
+    except ValueError:
+        raise InvalidRequest(f"{where}: Input should be JSON without infinities") from None
     if "function" in item or item.get("type") == "function":
         is_inner = "function" in item  # OpenAI's Responses API has the same fields without it
         body, path = (item["function"], f"{where}.function") if is_inner else (item, where)
         key = "parameters"
     else:
-        body, path, key = item, where, "input_schema"
+        body, path = item, where
+        key = "input_schema" if "input_schema" in item else "parameters"
     if not isinstance(body, dict):
         raise InvalidRequest(f"{path}: Input should be an object")
     name = _name(body.get("name"), f"{path}.name")

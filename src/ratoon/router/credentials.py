@@ -102,28 +102,30 @@ class Credentials:
             self._load(name, data)
 
     def set(self, tenant: str, domain_id: str, access: Access) -> None:
-        """Store access for a domain, or as the tenant's default."""
-        name = f"{tenant}/{domain_id}"
+        """Store access for a domain, or as every tenant's default."""
+        name = _name(tenant, domain_id)
         self._stored[name] = access
         if self._records is not None and self._box is not None:
             self._records.put(name, self._box.lock(_dump(access)))
 
     def remove(self, tenant: str, domain_id: str) -> None:
         """Raises NotFound."""
-        name = f"{tenant}/{domain_id}"
+        name = _name(tenant, domain_id)
         if self._stored.pop(name, None) is None:
             raise NotFound(f"no language model is configured for '{domain_id[:128]}'")
         if self._records is not None:
             self._records.remove(name)
 
     def of(self, tenant: str) -> dict[str, Access]:
-        """A tenant's, by id."""
+        """A tenant's, and the default, by id."""
         prefix = f"{tenant}/"
-        return {
+        own = {
             name.removeprefix(prefix): access
             for name, access in sorted(self._stored.items())
             if name.startswith(prefix)
         }
+        default = self._stored.get(_name(tenant, DEFAULT))
+        return own if default is None else {DEFAULT: default, **own}
 
     def resolve(self, tenant: str, domain_id: str, wish: Wish) -> Access:
         """The model that is to answer a request. Raises InvalidRequest."""
@@ -157,7 +159,7 @@ class Credentials:
         )
 
     def _find(self, tenant: str, domain_id: str) -> Access | None:
-        names = (f"{tenant}/{domain_id}", f"{tenant}/{DEFAULT}")
+        names = (_name(tenant, domain_id), _name(tenant, DEFAULT))
         return next((self._stored[name] for name in names if name in self._stored), self._default)
 
     def _adjusted(self, stored: Access, wish: Wish) -> Access:
@@ -186,6 +188,11 @@ class Credentials:
         except (ValueError, TypeError, KeyError):
             log.warning("a stored language model's access can't be read back; it is removed")
             self._records.remove(name)
+
+
+def _name(tenant: str, domain_id: str) -> str:
+    """Of what is stored. The default is an admin's, for all tenants."""
+    return f"/{DEFAULT}" if domain_id == DEFAULT else f"{tenant}/{domain_id}"
 
 
 def _dump(access: Access) -> bytes:

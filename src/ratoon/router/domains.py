@@ -55,6 +55,7 @@ class Domain:
     n_forwarded: int = 0  # of the prefix, by the registration
     prefill_s: float = 0.0
     layer: str = ""  # where the registration found what it did not forward
+    is_shared: bool = False  # every tenant may ask it
     computing: Request | None = field(default=None, repr=False)
 
     @property
@@ -98,8 +99,12 @@ class Domains:
         return domain
 
     def get(self, tenant: str, domain_id: str) -> Domain:
-        """Raises NotFound; another tenant's domain is not found either."""
+        """A tenant's domain, or else one for all. Raises NotFound; another tenant's domain is not
+        found either."""
         domain = self._by_name.get((tenant, domain_id))
+        shared = self._by_name.get(("", domain_id))
+        if domain is None and shared is not None and shared.is_shared:
+            return shared
         if domain is None:
             raise NotFound(f"domain_id: no domain '{domain_id[:128]}' is registered")
         return domain
@@ -115,19 +120,25 @@ class Domains:
                 self._records.touch(_record(domain))
 
     def remove(self, tenant: str, domain_id: str) -> Domain:
-        """Raises NotFound."""
+        """Raises NotFound, also for what is another's."""
         domain = self.get(tenant, domain_id)
+        if domain.tenant != tenant:
+            raise NotFound(f"domain_id: '{domain_id}' is there for all and can't be removed")
         del self._by_name[tenant, domain_id]
         if self._records is not None:
             self._records.remove(_record(domain))
         return domain
 
     def of(self, tenant: str) -> list[Domain]:
-        """A tenant's domains by their ids."""
-        return sorted(
-            (domain for domain in self._by_name.values() if domain.tenant == tenant),
-            key=lambda domain: domain.id,
-        )
+        """The domains that a tenant may ask, by their ids."""
+        shared = {each.id: each for each in self._by_name.values() if each.is_shared}
+        own = {each.id: each for each in self._by_name.values() if each.tenant == tenant}
+        return [domain for _, domain in sorted((shared | own).items())]
+
+    def check_current(self, domain: Domain) -> None:
+        """Raises NotFound where it was replaced or removed meanwhile."""
+        if self._by_name.get((domain.tenant, domain.id)) is not domain:
+            raise NotFound("the domain was replaced or removed")
 
     def holds(self, prompt: DomainPrompt) -> bool:
         """Whether some domain, of any tenant, has this catalogue."""

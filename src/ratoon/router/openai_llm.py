@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import openai
@@ -14,6 +13,7 @@ from ratoon.errors import UpstreamError
 from ratoon.router.catalogue import Tool
 from ratoon.router.credentials import Access
 from ratoon.router.llm import Call, Prompt, Reply
+from ratoon.router.names import sendable_names
 from ratoon.router.openai_form import messages_of
 from ratoon.router.strict import whole
 
@@ -22,7 +22,6 @@ _UNUSABLE = "the language model's server gave no usable answer"
 _URL = "https://api.openai.com/v1"
 _OPENAI = "api.openai.com"
 _END = "/chat/completions"  # a client may give the whole address
-_UNSENDABLE = re.compile(r"[^A-Za-z0-9_-]")
 _MAX_NAME = 64
 
 
@@ -48,7 +47,7 @@ class OpenAiLlm:
 
     async def reply(self, prompt: Prompt) -> Reply:
         """Raises UpstreamError."""
-        names = _sendable_names(prompt.tools)
+        names = sendable_names(prompt.tools, _MAX_NAME)
         try:
             answer = await self._client.chat.completions.create(**self._body(prompt, names))
         except openai.OpenAIError as error:
@@ -80,20 +79,6 @@ class OpenAiLlm:
         if prompt.thinks:
             body["extra_body"] = {"enable_thinking": True}
         return body
-
-
-def _sendable_names(tools: Iterable[Tool]) -> dict[str, str]:
-    """The API takes fewer characters in a name than tools may have; names stay different."""
-    names: dict[str, str] = {}
-    taken: set[str] = set()
-    for tool in tools:
-        base = _UNSENDABLE.sub("_", tool.name)[:_MAX_NAME]
-        sent, n = base, 2
-        while sent in taken:
-            sent, n = f"{base[: _MAX_NAME - 8]}_{n}", n + 1
-        taken.add(sent)
-        names[tool.name] = sent
-    return names
 
 
 def _choice(prompt: Prompt, names: Mapping[str, str]) -> Any:

@@ -20,6 +20,8 @@ from ratoon.router.decide import Decision, decide
 from ratoon.router.domains import Domain, Domains, Records, Status
 from ratoon.router.prompt import Prompts
 
+MAX_REGISTERING = 2  # at the engine at a time: its queue is for queries
+
 log = logging.getLogger("ratoon.router")
 
 
@@ -71,6 +73,7 @@ class Router:
         self._prompts: Prompts | None = None
         self._lock = asyncio.Lock()  # guards the making of prompts
         self._running: set[asyncio.Task[None]] = set()
+        self._turns = asyncio.Semaphore(MAX_REGISTERING)
 
     # --- domains -------------------------------------------------------------------------------
 
@@ -86,13 +89,19 @@ class Router:
 
     async def append(self, tenant: str, domain_id: str, tools: Sequence[Tool]) -> Domain:
         """Add tools at a domain's end; only they are computed. Raises NotFound, InvalidRequest."""
-        before = self.domains.get(tenant, domain_id)
-        domain = await self.register(tenant, domain_id, before.catalogue.with_tools(tools))
-        domain.n_queries = before.n_queries
-        return domain
+        prompts = await self._ready()
+        while True:
+            before = self.domains.get(tenant, domain_id)
+            catalogue = before.catalogue.with_tools(tools)
+            prompt = await asyncio.to_thread(prompts.domain, catalogue)
+            if self.domains.get(tenant, domain_id) is before:  # nobody else changed it meanwhile
+                domain = self.domains.add(tenant, domain_id, prompt)
+                domain.n_queries = before.n_queries
+                self._start(domain)
+                return domain
 
     async def finish(self, domain: Domain) -> None:
-        """Wait until a domain's prefix is computed. Raises what its computation failed with."""
+        """Wait until a domain's prefix is computed, or that has failed."""
         while domain.status is Status.REGISTERING:
             running = [task for task in self._running if task.get_name() == _task_name(domain)]
             if not running:
@@ -108,7 +117,8 @@ class Router:
         n = 0
         for tenant, domain_id, catalogue in saved:
             try:
-                await self.register(tenant, domain_id, catalogue)
+                domain = await self.register(tenant, domain_id, catalogue)
+                domain.is_shared = not tenant and domain_id in self.config.preload
                 n += 1
             except RatoonError as error:
                 log.warning("domain %s is not registered again: %s", domain_id, error)
@@ -146,7 +156,9 @@ class Router:
         )
         began_s = time.perf_counter()
         try:
-            answer = await ask(self._engine, task, watch)
+            async with self._turns:
+                self.domains.check_current(domain)
+                answer = await ask(self._engine, task, watch)
         except RatoonError as error:
             domain.status, domain.error = Status.FAILED, str(error)
             log.warning("domain %s was not computed ahead: %s", domain.id, error)

@@ -23,7 +23,10 @@ RESPONSES = {"type": "function", "name": "weather", "description": "Now.", "para
 ANTHROPIC = {"name": "weather", "description": "Now.", "input_schema": SCHEMA}
 
 
-@pytest.mark.parametrize("form", [OPENAI, RESPONSES, ANTHROPIC])
+FLAT = {"name": "weather", "description": "Now.", "parameters": SCHEMA}
+
+
+@pytest.mark.parametrize("form", [OPENAI, RESPONSES, ANTHROPIC, FLAT])
 def test_each_form_gives_the_same_tool_and_is_given_back(form: dict[str, Any]) -> None:
     (tool,) = parse_tools([form])
     assert (tool.name, tool.description, tool.parameters) == ("weather", "Now.", SCHEMA)
@@ -71,6 +74,8 @@ def _deep() -> dict[str, Any]:
         ([{"name": "x" * 129}], r"tools\.0\.name: must be"),
         ([{"name": ["x"]}], r"tools\.0\.name: must be"),
         ([{"name": "x", "description": 1}], r"tools\.0\.description: Input should be a string"),
+        ([{"name": "x", "input_schema": {"maximum": float("inf")}}], "without infinities"),
+        ([{"name": "x", "parameters": []}], r"tools\.0\.parameters: Input should be an object"),
         ([{"name": "x", "input_schema": []}], r"tools\.0\.input_schema: Input should be an object"),
         ([{"name": "x", "input_schema": {"type": "string"}}], "input_schema.type: Input should be"),
         (

@@ -60,16 +60,16 @@ def test_the_nearest_access_counts() -> None:
     default = Access("claude", "sk-of-the-server")
     own = credentials(default=default)
     assert own.resolve("t", "shop", Wish()) == default
-    tenants = Access("claude", "sk-of-the-tenant")
-    own.set("t", "_default", tenants)
-    assert own.resolve("t", "shop", Wish()) == tenants
-    assert own.resolve("u", "shop", Wish()) == default
+    for_all = Access("claude", "sk-of-an-admin")
+    own.set("boss", "_default", for_all)
+    assert own.resolve("t", "shop", Wish()) == for_all
+    assert own.of("boss") == {"_default": for_all}
     own.set("t", "shop", STORED)
     assert own.resolve("t", "shop", Wish()) == STORED
     asked = own.resolve("t", "shop", Wish(provider="openai", api_key="sk-mine", model="x"))
     assert (asked.api_key, asked.model, asked.base_url, asked.headers) == ("sk-mine", "x", None, {})
     own.remove("t", "shop")
-    assert own.resolve("t", "shop", Wish()) == tenants
+    assert own.resolve("t", "shop", Wish()) == for_all
     with pytest.raises(NotFound):
         own.remove("t", "shop")
 
