@@ -32,19 +32,22 @@ def worth(node: Node, n_bytes: int, now: float, memory: MemoryKind, *, is_part: 
 def overlap(slot: Slot, memory: MemoryKind, *, on_device: bool) -> int:
     """Tokens of this slot's state that another one holds too: any other, or only device ones."""
     below: Node | None = None
+    counts_branches = memory.can_trim or (on_device and memory.has_cells)
     for node in slot.node.ancestors():
         others = any(other is not slot for other in node.slots)
         others |= not on_device and _has_saved(node, slot)
-        branches = [child for child in node.children.values() if child is not below]
-        branches = [
-            child
-            for child in branches
-            if any(n.slots or (n.snapshot and not on_device) for n in child.subtree())
-        ]
-        if others or (branches and (memory.can_trim or (on_device and memory.has_cells))):
+        branches = (child for child in node.children.values() if child is not below)
+        if others or (counts_branches and any(_has_any(each, on_device) for each in branches)):
             return node.n_tokens
         below = node
     return 0
+
+
+def _has_any(branch: Node, on_device: bool) -> bool:
+    """Whether some state on the device, or else in memory, too, lies in this branch."""
+    return any(
+        each.slots or (each.snapshot is not None and not on_device) for each in branch.subtree()
+    )
 
 
 def has_carrier(node: Node, but: Slot | None = None) -> bool:

@@ -7,14 +7,13 @@ import re
 import anthropic
 from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient
 
-from ratoon.errors import UpstreamError
 from ratoon.router.anthropic_form import body_of, reply_of
 from ratoon.router.credentials import Access
 from ratoon.router.llm import Prompt, Reply
 from ratoon.router.names import sendable_names
+from ratoon.router.upstream import reply_through
 
 DEFAULT_MODEL = "claude-sonnet-5"
-_UNUSABLE = "the language model's server gave no usable answer"
 _MAX_NAME = 128
 _URL = "https://api.anthropic.com"
 _END = re.compile(r"/v1(/messages)?$")  # a client may give the whole address
@@ -39,25 +38,14 @@ class AnthropicLlm:
     async def reply(self, prompt: Prompt) -> Reply:
         """Raises UpstreamError."""
         names = sendable_names(prompt.tools, _MAX_NAME)
-        try:
-            message = await self._client.messages.create(**body_of(prompt, self._model, names))
-        except anthropic.AnthropicError as error:
-            raise UpstreamError(_explain(error)) from None
-        try:
-            return reply_of(message.model_dump(), {sent: name for name, sent in names.items()})
-        except (AttributeError, LookupError, TypeError, ValueError):  # the SDK takes anything
-            raise UpstreamError(_UNUSABLE) from None
+        own = {sent: name for name, sent in names.items()}
+        asking = self._client.messages.create(**body_of(prompt, self._model, names))
+        return await reply_through(
+            anthropic,
+            anthropic.AnthropicError,
+            asking,
+            lambda message: reply_of(message.model_dump(), own),
+        )
 
     async def close(self) -> None:
         await self._client.close()
-
-
-def _explain(error: anthropic.AnthropicError) -> str:
-    """What went wrong, without anything that a key or an address may be in."""
-    if isinstance(error, anthropic.APIStatusError):
-        return f"the language model's server answered {error.status_code}"
-    if isinstance(error, anthropic.APITimeoutError):
-        return "the language model's server did not answer in time"
-    if isinstance(error, anthropic.APIConnectionError):
-        return "the language model's server can't be reached"
-    return _UNUSABLE

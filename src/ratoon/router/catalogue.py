@@ -11,7 +11,7 @@ from typing import Any
 
 from ratoon.chat.tools import in_order, to_json
 from ratoon.errors import InvalidRequest
-from ratoon.router.strict import as_json
+from ratoon.router.strict import dumps
 
 MAX_TOOLS = 1000
 MAX_SCHEMA_BYTES = 64 * 1024  # of one tool, as JSON
@@ -89,7 +89,7 @@ def _tool(item: object, where: str) -> Tool:
     if not isinstance(item, dict):
         raise InvalidRequest(f"{where}: Input should be an object")
     try:
-        as_json(item)
+        dumps(item)
     except ValueError:
         raise InvalidRequest(f"{where}: Input should be JSON without infinities") from None
     if "function" in item or item.get("type") == "function":

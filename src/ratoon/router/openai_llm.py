@@ -16,9 +16,9 @@ from ratoon.router.llm import Call, Prompt, Reply
 from ratoon.router.names import sendable_names
 from ratoon.router.openai_form import messages_of
 from ratoon.router.strict import whole
+from ratoon.router.upstream import reply_through
 
 DEFAULT_MODEL = "gpt-4o"
-_UNUSABLE = "the language model's server gave no usable answer"
 _URL = "https://api.openai.com/v1"
 _OPENAI = "api.openai.com"
 _END = "/chat/completions"  # a client may give the whole address
@@ -48,14 +48,11 @@ class OpenAiLlm:
     async def reply(self, prompt: Prompt) -> Reply:
         """Raises UpstreamError."""
         names = sendable_names(prompt.tools, _MAX_NAME)
-        try:
-            answer = await self._client.chat.completions.create(**self._body(prompt, names))
-        except openai.OpenAIError as error:
-            raise UpstreamError(_explain(error)) from None
-        try:
-            return _reply(answer, {sent: name for name, sent in names.items()})
-        except (AttributeError, LookupError, TypeError, ValueError):  # the SDK takes anything
-            raise UpstreamError(_UNUSABLE) from None
+        own = {sent: name for name, sent in names.items()}
+        asking = self._client.chat.completions.create(**self._body(prompt, names))
+        return await reply_through(
+            openai, openai.OpenAIError, asking, lambda answer: _reply(answer, own)
+        )
 
     async def close(self) -> None:
         await self._client.close()
@@ -121,14 +118,3 @@ def _call(call: Any, names: Mapping[str, str]) -> Call:
     # some servers send an object
     text = given if isinstance(given, str) else json.dumps(given)
     return Call.parse(call.id, names.get(name, name), text)
-
-
-def _explain(error: openai.OpenAIError) -> str:
-    """What went wrong, without anything that a key or an address may be in."""
-    if isinstance(error, openai.APIStatusError):
-        return f"the language model's server answered {error.status_code}"
-    if isinstance(error, openai.APITimeoutError):
-        return "the language model's server did not answer in time"
-    if isinstance(error, openai.APIConnectionError):
-        return "the language model's server can't be reached"
-    return _UNUSABLE

@@ -6,25 +6,31 @@ import json
 from typing import Any
 
 
-def as_json(value: object) -> Any:
-    """The value as JSON holds it; objects that JSON does not know become their text.
+def dumps(value: object) -> bytes:
+    """As JSON; objects that it does not know become their text.
 
     Raises ValueError for what no JSON text in UTF-8 can hold: NaN and infinities, halves of
     surrogate pairs, what contains itself or is nested too deeply.
     """
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=str)
-        return json.loads(text.encode())
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=str).encode()
     except (RecursionError, TypeError) as error:
         raise ValueError(f"not JSON: {type(error).__name__}") from None
+
+
+def as_json(value: object) -> Any:
+    """The value as JSON holds it. Raises ValueError, as ``dumps`` does."""
+    return json.loads(dumps(value))
 
 
 def loads(text: str | bytes) -> Any:
     """Raises ValueError, also for what Python takes and JSON does not have."""
     try:
-        return as_json(json.loads(text))
+        value = json.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    dumps(value)
+    return value
 
 
 def whole(text: str) -> str:

@@ -385,12 +385,18 @@ def test_a_recurrent_leader_is_cut_where_the_sibling_leaves() -> None:
     assert leader.saves == {50, 51}
 
 
-def run_through(cache: PrefixCache, device: FakeDevice, tokens: list[int], marks: set[int]) -> None:
+def run_through(
+    cache: PrefixCache,
+    device: FakeDevice,
+    tokens: list[int],
+    marks: set[int],
+    n_lasting: int = ALL,
+) -> None:
     """A request that is computed, saved at its marks, and parked at its end."""
-    lease = cache.acquire(tokens, tuple(marks), 0.0)
+    lease = cache.acquire(tokens, tuple(marks), 0.0, n_lasting)
     assert isinstance(lease, Lease)
     device.execute()
-    for n in sorted({*lease.cuts, len(tokens)}):
+    for n in sorted({n for n in lease.cuts if n > lease.slot.n_tokens} | {len(tokens)}):
         cache.advance([(lease, n - lease.slot.n_tokens)])
         device.held[lease.slot.seq_id] = tokens[:n]
         cache.checkpoint(lease, tokens, 0.0)
@@ -449,16 +455,7 @@ def test_of_a_state_that_another_carries_only_the_part_goes_to_the_host() -> Non
 
 def pass_by(cache: PrefixCache, device: FakeDevice, tokens: list[int], n_lasting: int) -> None:
     """A request of which only the first tokens' state lasts."""
-    lease = cache.acquire(tokens, (n_lasting,), 0.0, n_lasting)
-    assert isinstance(lease, Lease)
-    device.execute()
-    for n in sorted({n for n in lease.cuts if n > lease.slot.n_tokens} | {len(tokens)}):
-        cache.advance([(lease, n - lease.slot.n_tokens)])
-        device.held[lease.slot.seq_id] = tokens[:n]
-        cache.checkpoint(lease, tokens, 0.0)
-        device.execute()
-    cache.release(lease, tokens, 0.0)
-    cache.check()
+    run_through(cache, device, tokens, {n_lasting}, n_lasting)
 
 
 @pytest.mark.parametrize("kind", KINDS)
