@@ -42,11 +42,13 @@ class Tiers(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(seed=SEEDS, is_torn=st.booleans())
+    def begin(self, seed: int, is_torn: bool) -> None:
         model, self.store = self.load()
         self.bench = Bench(model, self.cold, random.Random(0), store=self.store)
         self.bench.layers = self.layers
+        self.converse(seed)
+        self.damage(seed, is_torn, is_restarted=True)
 
     def load(self) -> tuple[LlamaModel, DiskStore]:
         """What a new process begins with."""
@@ -64,12 +66,15 @@ class Tiers(RuleBasedStateMachine):
 
     @rule(seed=SEEDS)
     def rest(self, seed: int) -> None:
+        self.idle()
+        self.converse(seed)
+
+    def idle(self) -> None:
         """Long enough for states to be written."""
         for _ in range(3):
             self.bench.now += 10
             self.bench.engine.step()
             assert self.store.flush(LONG_S)
-        self.converse(seed)
 
     @rule(seed=SEEDS, tier=st.sampled_from(Tier))
     def evict(self, seed: int, tier: Tier) -> None:
@@ -88,9 +93,11 @@ class Tiers(RuleBasedStateMachine):
                         file.unlink()
         self.converse(seed)
 
-    @rule(seed=SEEDS, is_torn=st.booleans())
-    def damage(self, seed: int, is_torn: bool) -> None:
+    @rule(seed=SEEDS, is_torn=st.booleans(), is_restarted=st.booleans())
+    def damage(self, seed: int, is_torn: bool, is_restarted: bool) -> None:
+        """A new process must look at what is damaged: it has nothing else."""
         rng = random.Random(seed)
+        self.idle()
         for file in self.states():
             data = bytearray(file.read_bytes())
             if rng.random() < 0.2 or len(data) < 2:
@@ -100,10 +107,18 @@ class Tiers(RuleBasedStateMachine):
             # another file takes its place: a mapped one never changes
             file.unlink()
             file.write_bytes(data[:place] if is_torn else data)
+        if is_restarted:
+            self.begin_anew(is_killed=True)
+            for prompt in self.bench.known[-3:]:
+                self.bench.ask(prompt)
         self.converse(seed)
 
     @rule(seed=SEEDS, is_killed=st.booleans())
     def restart(self, seed: int, is_killed: bool) -> None:
+        self.begin_anew(is_killed)
+        self.converse(seed)
+
+    def begin_anew(self, is_killed: bool) -> None:
         """Killed, it saves nothing on the way out and loses what was not yet written."""
         if is_killed:
             self.store.close(LONG_S)
@@ -113,7 +128,6 @@ class Tiers(RuleBasedStateMachine):
         self.counts.update(self.store.stats())
         model, self.store = self.load()
         self.bench.open(model, self.store)
-        self.converse(seed)
 
     def states(self) -> list[Path]:
         """All files; the store is not about to change any."""

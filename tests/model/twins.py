@@ -113,8 +113,14 @@ class Bench:
             return (base[:i] + fresh[:2] + base[i + 1 :])[: self.n_longest]
         return base[: self.n_longest]
 
-    def submit(self) -> Request:
-        prompt = self.prompt()
+    def ask(self, prompt: list[int]) -> None:
+        """One request, to its end."""
+        request = self.submit(prompt)
+        self.drain()
+        self.compare(request)
+
+    def submit(self, prompt: list[int] | None = None) -> Request:
+        prompt = prompt or self.prompt()
         marks = {self.rng.randrange(1, len(prompt) + 1) for _ in range(2)}
         request = Request(
             id=str(next(self.ids)),
