@@ -22,11 +22,11 @@ from ratoon.reuse.replies import path_digest
 Emission = tuple[Request, Event]
 
 BACKGROUND_TURN = 16  # beside interactive requests, background prefills get rows in each 16th step
-BACKGROUND_STEP_S = 0.08  # longest step of theirs, about
+BACKGROUND_STEP_S = 0.05  # longest step of theirs, about
 MIN_BACKGROUND_ROWS = 16
 # A query to the router is several requests, one after another; what is done between them, and for
 # whoever asks at once again, must not wait for a step in the background.
-LULL_S = 0.03
+LULL_S = 0.15
 ADMISSION_TRIES = 64  # waiting requests looked at in one step
 TIDY_S = 0.25
 
