@@ -160,8 +160,8 @@ class Settings(BaseSettings):
     allow_hosts: Annotated[list[str], NoDecode] = Field(
         default_factory=list,
         description="hosts, with commas, that tools and language models of requests may be on, "
-        "besides OpenAI's, Anthropic's and, for a server on loopback, this machine; *.x: all "
-        "below x",
+        "besides OpenAI's, Anthropic's and, for a server on loopback without a keys file, this "
+        "machine; *.x: all below x",
     )
     llm_provider: Literal["openai", "claude", "local"] = Field(
         "local", description="whose language model answers queries where nothing else is set"

@@ -153,3 +153,33 @@ def test_an_answer_that_is_not_ours_is_told() -> None:
         with pytest.raises(ClientError, match="answered 502") as caught:
             client.health()
         assert caught.value.status == 502
+
+
+DEEP = 100_000 * "[" + 100_000 * "]"
+
+
+@pytest.mark.parametrize(
+    ("stream", "message"),
+    [
+        ("event: error\ndata: {}\n\n", "broke off"),
+        ('event: error\ndata: {"error": "x"}\n\n', "broke off"),
+        ('event: error\ndata: {"error": {"message": "no room"}}\n\n', "no room"),
+        ("event: error\ndata: []\n\n", "no event"),
+        ("event: route\ndata: [1]\n\n", "no event"),
+        ("event: route\n\n", "no event"),
+        (f"event: route\ndata: {DEEP}\n\n", "no event"),
+        ("event: route\ndata: {}\n\n", "broke off"),
+        ("event: answer\ndata: {", "broke off"),
+        ("", "broke off"),
+    ],
+)
+@pytest.mark.parametrize("kind", [RatoonClient, Waiting])
+def test_a_stream_that_is_odd_or_breaks_off_is_told(kind: Any, stream: str, message: str) -> None:
+    async def odd(_: Request) -> Response:
+        return Response(stream, media_type="text/event-stream")
+
+    with serving(Starlette(routes=[Route("/query", odd, methods=["POST"])])) as url:
+        client = kind(url)
+        with pytest.raises(ClientError, match=message):
+            list(client.pipeline_events("shop", "x"))
+        client.close()

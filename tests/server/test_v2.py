@@ -110,6 +110,37 @@ def test_a_pipeline_hands_over_what_a_language_model_needs(older: Older) -> None
     assert raw["llm_context"]["query"] == "none"
 
 
+@pytest.mark.parametrize("form", ["claude", "openai"])
+def test_what_is_handed_over_can_be_sent_on(older: Older, form: str) -> None:
+    older.register("dotted", [{"name": "shop.gmv:summary"}])
+    told = older.pipeline("dotted", "shop.gmv:summary", llm_format=form)
+    assert told["selected_tool"] == "shop.gmv:summary"
+    asked, called, _ = told["llm_context"]
+    assert asked["role"] == "user"
+    calls = called["content"] if form == "claude" else called["tool_calls"]
+    (name,) = [each["name"] if form == "claude" else each["function"]["name"] for each in calls]
+    assert name == "shop_gmv_summary"
+
+
+@pytest.mark.parametrize(
+    ("tools", "message"),
+    [
+        (r'[{"name": "x", "description": "\ud83d"}]', "halves of surrogate pairs"),
+        ('[{"name": "x", "input_schema": ' + 200 * "[" + 200 * "]" + "}]", "should be an object"),
+        ('[{"name": "x", "input_schema": ' + 200 * '{"x":' + "1" + 201 * "}" + "]", "deeper"),
+        ('[{"name": "x", "input_schema": {"maximum": 1e999}}]', "without infinities"),
+    ],
+)
+def test_tools_that_can_not_be_sent_on_are_refused(
+    older: Older, tools: str, message: str
+) -> None:
+    body = f'{{"tools": {tools}}}'
+    answer = older.http.post("/domains/odd/tools", content=body)
+    assert answer.status_code == 400, answer.text
+    assert message in answer.json()["error"]["message"]
+    assert older.http.get("/domains/odd").status_code == 404
+
+
 def test_what_is_wrong_is_told_before_a_tool_runs(older: Older) -> None:
     older.register("merchant", TOOLS)
     wrong = {"llm_api_key": "sk-ant-0123456789", "llm_base_url": "https://evil.example/v1"}

@@ -76,6 +76,7 @@ class RatoonClient:
                 records = Records()
                 for piece in answer.iter_text():
                     yield from records.feed(piece)
+                records.close()
         except httpx.HTTPError as error:
             raise unreachable(error) from None
 

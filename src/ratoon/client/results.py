@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 
+LAST_EVENT = "answer"
 _COMMENT = ":"  # begins a line of an event stream that only tells that the server is alive
 
 
@@ -151,17 +152,13 @@ def read(answer: httpx.Response) -> dict[str, Any]:
     """The answer's JSON. Raises ClientError for an error."""
     try:
         told = answer.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         told = None
     if answer.is_success and isinstance(told, dict):
         return told
-    error = told.get("error") if isinstance(told, dict) else None
-    found = error if isinstance(error, dict) else {}
-    raise ClientError(
-        str(found.get("message") or f"the server answered {answer.status_code}"),
-        answer.status_code,
-        str(found.get("type", "")),
-        answer.headers.get("request-id", ""),
+    status = answer.status_code
+    raise _error(
+        told, f"the server answered {status}", status, answer.headers.get("request-id", "")
     )
 
 
@@ -178,6 +175,7 @@ class Records:
     def __init__(self) -> None:
         self._rest = ""
         self._lines: list[str] = []
+        self._is_complete = False
 
     def feed(self, piece: str) -> Iterator[Event]:
         """The events that this piece ends. Raises ClientError for one that tells an error."""
@@ -186,12 +184,19 @@ class Records:
         for line in lines:
             yield from self._take(line.removesuffix("\r"))
 
+    def close(self) -> None:
+        """The stream has ended. Raises ClientError where its last event is missing."""
+        if not self._is_complete:
+            raise ClientError("the answer broke off")
+
     def _take(self, line: str) -> Iterator[Event]:
         if line and not line.startswith(_COMMENT):
             self._lines.append(line)
         elif self._lines and not line:
             record, self._lines = self._lines, []
-            yield _event(record)
+            event = _event(record)
+            self._is_complete = event.name == LAST_EVENT
+            yield event
 
 
 def _event(lines: Sequence[str]) -> Event:
@@ -199,9 +204,18 @@ def _event(lines: Sequence[str]) -> Event:
     try:
         name = lines[0].removeprefix("event: ")
         data = json.loads(lines[1].removeprefix("data: "))
-    except (ValueError, LookupError):
-        raise ClientError("the server sent what is no event") from None
+    except (ValueError, LookupError, RecursionError):
+        data = None
+    if not isinstance(data, dict):
+        raise ClientError("the server sent what is no event")
     if name == "error":
-        error = data["error"]
-        raise ClientError(error["message"], 200, error["type"], data.get("request_id", ""))
+        raise _error(data, "the answer broke off", 200, str(data.get("request_id", "")))
     return Event(name, data)
+
+
+def _error(told: object, otherwise: str, status: int, request_id: str) -> ClientError:
+    """What an error's JSON says, or else ``otherwise``."""
+    error = told.get("error") if isinstance(told, dict) else None
+    found = error if isinstance(error, dict) else {}
+    message, kind = str(found.get("message") or otherwise), str(found.get("type", ""))
+    return ClientError(message, status, kind, request_id)

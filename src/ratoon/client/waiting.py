@@ -71,6 +71,7 @@ class AsyncRatoonClient:
                 async for piece in answer.aiter_text():
                     for event in records.feed(piece):
                         yield event
+                records.close()
         except httpx.HTTPError as error:
             raise unreachable(error) from None
 

@@ -10,11 +10,10 @@ from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient
 from ratoon.router.anthropic_form import body_of, reply_of
 from ratoon.router.credentials import Access
 from ratoon.router.llm import Prompt, Reply
-from ratoon.router.names import sendable_names
+from ratoon.router.names import ANTHROPIC_CHARACTERS, sendable_names
 from ratoon.router.upstream import reply_through
 
 DEFAULT_MODEL = "claude-sonnet-5"
-_MAX_NAME = 128
 _URL = "https://api.anthropic.com"
 _END = re.compile(r"/v1(/messages)?$")  # a client may give the whole address
 
@@ -37,7 +36,7 @@ class AnthropicLlm:
 
     async def reply(self, prompt: Prompt) -> Reply:
         """Raises UpstreamError."""
-        names = sendable_names(prompt.tools, _MAX_NAME)
+        names = sendable_names(prompt.tools, ANTHROPIC_CHARACTERS)
         own = {sent: name for name, sent in names.items()}
         asking = self._client.messages.create(**body_of(prompt, self._model, names))
         return await reply_through(

@@ -21,6 +21,7 @@ MAX_DEPTH = 64
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
+_SENDABLE = "JSON without infinities, halves of surrogate pairs or endless nesting"
 _NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 
@@ -91,14 +92,14 @@ def _tool(item: object, where: str) -> Tool:
     try:
         dumps(item)
     except ValueError:
-        raise InvalidRequest(f"{where}: Input should be JSON without infinities") from None
+        raise InvalidRequest(f"{where}: Input should be {_SENDABLE}") from None
     if "function" in item or item.get("type") == "function":
         is_inner = "function" in item  # OpenAI's Responses API has the same fields without it
         body, path = (item["function"], f"{where}.function") if is_inner else (item, where)
         key = "parameters"
     else:
         body, path = item, where
-        key = "input_schema" if "input_schema" in item else "parameters"
+        key = "parameters" if item.get("input_schema") is None else "input_schema"
     if not isinstance(body, dict):
         raise InvalidRequest(f"{path}: Input should be an object")
     name = _name(body.get("name"), f"{path}.name")

@@ -125,7 +125,7 @@ class Credentials:
             if name.startswith(prefix)
         }
         default = self._stored.get(_name(tenant, DEFAULT))
-        return own if default is None else {DEFAULT: default, **own}
+        return own if default is None else {**own, DEFAULT: default}
 
     def resolve(self, tenant: str, domain_id: str, wish: Wish) -> Access:
         """The model that is to answer a request. Raises InvalidRequest."""

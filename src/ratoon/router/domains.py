@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import time
@@ -57,6 +58,7 @@ class Domain:
     layer: str = ""  # where the registration found what it did not forward
     is_shared: bool = False  # every tenant may ask it
     computing: Request | None = field(default=None, repr=False)
+    registration: asyncio.Task[None] | None = field(default=None, repr=False)  # until it ends
 
     @property
     def catalogue(self) -> Catalogue:
@@ -71,6 +73,12 @@ class Domain:
         if request is None or not request.n_to_forward:
             return 0.0
         return min(1.0, request.n_forwarded / request.n_to_forward)
+
+    def leave(self) -> None:
+        """Nobody asks for it any more: what is not yet computed need not be."""
+        if self.registration is not None:
+            self.status, self.error = Status.FAILED, "the domain was replaced or removed"
+            self.registration.cancel()
 
 
 class Domains:
@@ -88,12 +96,18 @@ class Domains:
         self._clock = clock
         self._by_name: OrderedDict[tuple[str, str], Domain] = OrderedDict()
 
-    def add(self, tenant: str, domain_id: str, prompt: DomainPrompt) -> Domain:
+    def add(
+        self, tenant: str, domain_id: str, prompt: DomainPrompt, *, is_shared: bool = False
+    ) -> Domain:
         """Register a catalogue; it takes the place of an older one of this id."""
         now = self._clock()
-        domain = Domain(tenant, check_id(domain_id), prompt, now, used_s=now)
+        domain = Domain(
+            tenant, check_id(domain_id), prompt, now, used_s=now, is_shared=is_shared
+        )
+        before = self._by_name.pop((tenant, domain_id), None)
+        if before is not None:
+            before.leave()
         self._by_name[tenant, domain_id] = domain
-        self._by_name.move_to_end((tenant, domain_id))
         self._save(domain)
         self._bound(tenant)
         return domain
@@ -125,6 +139,7 @@ class Domains:
         if domain.tenant != tenant:
             raise NotFound(f"domain_id: '{domain_id}' is there for all and can't be removed")
         del self._by_name[tenant, domain_id]
+        domain.leave()
         if self._records is not None:
             self._records.remove(_record(domain))
         return domain
@@ -138,7 +153,7 @@ class Domains:
     def check_current(self, domain: Domain) -> None:
         """Raises NotFound where it was replaced or removed meanwhile."""
         if self._by_name.get((domain.tenant, domain.id)) is not domain:
-            raise NotFound("the domain was replaced or removed")
+            raise NotFound(f"domain_id: '{domain.id}' was replaced or removed meanwhile")
 
     def holds(self, prompt: DomainPrompt) -> bool:
         """Whether some domain, of any tenant, has this catalogue."""
@@ -162,7 +177,11 @@ class Domains:
             self._records.put(_record(domain), _dump(domain.catalogue))
 
     def _bound(self, tenant: str) -> None:
-        own = [domain for domain in self._by_name.values() if domain.tenant == tenant]
+        own = [
+            domain
+            for domain in self._by_name.values()
+            if domain.tenant == tenant and not domain.is_shared
+        ]
         for domain in own[: max(0, len(own) - self.max_domains)]:
             log.info("domain %s leaves: more than %d are registered", domain.id, self.max_domains)
             self.remove(tenant, domain.id)

@@ -17,6 +17,7 @@ from ratoon.router.decide import Decision
 from ratoon.router.desk import Desk
 from ratoon.router.execute import MOCK, Executor, Outcome, executor
 from ratoon.router.llm import Asked, Call, Called, Llm, Prompt, Result, Results, Turn
+from ratoon.router.names import ANTHROPIC_CHARACTERS, OPENAI_CHARACTERS, sendable_names
 from ratoon.router.openai_form import messages_of
 
 Format = Literal["claude", "openai", "raw"]
@@ -125,6 +126,9 @@ def _context(options: Options, turns: list[Turn], found: Handover) -> Any:
             "arguments": found.arguments,
             "result": found.result,
         }
+    tools = found.decision.domain.catalogue.tools
     if options.format == "claude":
-        return [message_of(turn) for turn in turns]
-    return [message for turn in turns for message in messages_of(turn)]
+        names = sendable_names(tools, ANTHROPIC_CHARACTERS)
+        return [message_of(turn, names) for turn in turns]
+    names = sendable_names(tools, OPENAI_CHARACTERS)
+    return [message for turn in turns for message in messages_of(turn, names)]

@@ -15,8 +15,8 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """``allowed``: names of hosts, each with all its ports or, as ``host:port``, with one;
-    ``*.name`` stands for all hosts below a name. ``has_local``: this machine's loopback, for a
+    """``allowed``: names of hosts, each with all its ports or, as ``host:port``, with one (an IPv6
+    address with a port in brackets); ``*.name`` stands for all hosts below a name. ``has_local``: this machine's loopback, for a
     server that only its own users reach."""
 
     allowed: Collection[str] = ()
@@ -40,9 +40,9 @@ class Hosts:
 
     def _is_listed(self, host: str, port: int) -> bool:
         for entry in self.allowed:
-            name, _, only = entry.lower().partition(":")
+            name, only = _split(entry.lower())
             is_below = name.startswith("*.") and host.endswith(name[1:])
-            if (is_below or host == name) and only in ("", str(port)):
+            if (is_below or _plain(host) == _plain(name)) and only in ("", str(port)):
                 return True
         return False
 
@@ -60,6 +60,25 @@ def parse_url(url: str, where: str) -> SplitResult:
     if parts.username or parts.password:
         raise InvalidRequest(f"{where}: must not hold a user name or password")
     return parts
+
+
+def _split(entry: str) -> tuple[str, str]:
+    """Name and port, if it has one."""
+    if entry.startswith("["):
+        name, _, rest = entry[1:].partition("]")
+        return name, rest.removeprefix(":")
+    if entry.count(":") > 1:
+        return entry, ""
+    name, _, port = entry.partition(":")
+    return name, port
+
+
+def _plain(host: str) -> str:
+    """One way to write an address; names stay."""
+    try:
+        return ipaddress.ip_address(host).compressed
+    except ValueError:
+        return host
 
 
 def _port(parts: SplitResult, where: str) -> int:

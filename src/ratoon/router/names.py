@@ -7,6 +7,9 @@ from collections.abc import Iterable
 
 from ratoon.router.catalogue import Tool
 
+OPENAI_CHARACTERS = 64
+ANTHROPIC_CHARACTERS = 128
+
 _UNSENDABLE = re.compile(r"[^A-Za-z0-9_-]")
 _N_FREE = 8  # characters for what tells two apart
 

@@ -13,7 +13,7 @@ from ratoon.errors import UpstreamError
 from ratoon.router.catalogue import Tool
 from ratoon.router.credentials import Access
 from ratoon.router.llm import Call, Prompt, Reply
-from ratoon.router.names import sendable_names
+from ratoon.router.names import OPENAI_CHARACTERS, sendable_names
 from ratoon.router.openai_form import messages_of
 from ratoon.router.strict import whole
 from ratoon.router.upstream import reply_through
@@ -22,7 +22,6 @@ DEFAULT_MODEL = "gpt-4o"
 _URL = "https://api.openai.com/v1"
 _OPENAI = "api.openai.com"
 _END = "/chat/completions"  # a client may give the whole address
-_MAX_NAME = 64
 
 
 class OpenAiLlm:
@@ -47,7 +46,7 @@ class OpenAiLlm:
 
     async def reply(self, prompt: Prompt) -> Reply:
         """Raises UpstreamError."""
-        names = sendable_names(prompt.tools, _MAX_NAME)
+        names = sendable_names(prompt.tools, OPENAI_CHARACTERS)
         own = {sent: name for name, sent in names.items()}
         asking = self._client.chat.completions.create(**self._body(prompt, names))
         return await reply_through(

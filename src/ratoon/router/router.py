@@ -72,41 +72,43 @@ class Router:
         self._metrics = metrics or Metrics()
         self._prompts: Prompts | None = None
         self._lock = asyncio.Lock()  # guards the making of prompts
+        self._order = asyncio.Lock()  # of two changes, the one that was asked for later counts
         self._running: set[asyncio.Task[None]] = set()
         self._turns = asyncio.Semaphore(MAX_REGISTERING)
 
     # --- domains -------------------------------------------------------------------------------
 
-    async def register(self, tenant: str, domain_id: str, catalogue: Catalogue) -> Domain:
+    async def register(
+        self, tenant: str, domain_id: str, catalogue: Catalogue, *, is_shared: bool = False
+    ) -> Domain:
         """Have a catalogue computed and kept; the domain is there at once and computed in the
-        background (``finish`` waits for it). Raises InvalidRequest, PromptTooLong."""
+        background (``finish`` waits for it). ``is_shared``: for all tenants. Raises
+        InvalidRequest, PromptTooLong."""
         check_id(domain_id)
         prompts = await self._ready()
-        prompt = await asyncio.to_thread(prompts.domain, catalogue)
-        domain = self.domains.add(tenant, domain_id, prompt)
+        async with self._order:
+            prompt = await asyncio.to_thread(prompts.domain, catalogue)
+            domain = self.domains.add(tenant, domain_id, prompt, is_shared=is_shared)
         self._start(domain)
         return domain
 
     async def append(self, tenant: str, domain_id: str, tools: Sequence[Tool]) -> Domain:
         """Add tools at a domain's end; only they are computed. Raises NotFound, InvalidRequest."""
         prompts = await self._ready()
-        while True:
+        async with self._order:
             before = self.domains.get(tenant, domain_id)
             catalogue = before.catalogue.with_tools(tools)
             prompt = await asyncio.to_thread(prompts.domain, catalogue)
-            if self.domains.get(tenant, domain_id) is before:  # nobody else changed it meanwhile
-                domain = self.domains.add(tenant, domain_id, prompt)
-                domain.n_queries = before.n_queries
-                self._start(domain)
-                return domain
+            self.domains.check_current(before)  # it may have been removed meanwhile
+            domain = self.domains.add(tenant, domain_id, prompt)
+        domain.n_queries = before.n_queries
+        self._start(domain)
+        return domain
 
     async def finish(self, domain: Domain) -> None:
         """Wait until a domain's prefix is computed, or that has failed."""
-        while domain.status is Status.REGISTERING:
-            running = [task for task in self._running if task.get_name() == _task_name(domain)]
-            if not running:
-                return
-            await asyncio.wait(running)
+        if domain.registration is not None:
+            await asyncio.wait([domain.registration])
 
     async def open(self) -> int:
         """Register again what earlier servers had, and what is to be there from the start;
@@ -117,8 +119,8 @@ class Router:
         n = 0
         for tenant, domain_id, catalogue in saved:
             try:
-                domain = await self.register(tenant, domain_id, catalogue)
-                domain.is_shared = not tenant and domain_id in self.config.preload
+                is_shared = not tenant and domain_id in self.config.preload
+                await self.register(tenant, domain_id, catalogue, is_shared=is_shared)
                 n += 1
             except RatoonError as error:
                 log.warning("domain %s is not registered again: %s", domain_id, error)
@@ -138,9 +140,8 @@ class Router:
             return self._prompts
 
     def _start(self, domain: Domain) -> None:
-        task = asyncio.get_running_loop().create_task(
-            self._compute(domain), name=_task_name(domain)
-        )
+        task = asyncio.get_running_loop().create_task(self._compute(domain))
+        domain.registration = task
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
@@ -157,7 +158,6 @@ class Router:
         began_s = time.perf_counter()
         try:
             async with self._turns:
-                self.domains.check_current(domain)
                 answer = await ask(self._engine, task, watch)
         except RatoonError as error:
             domain.status, domain.error = Status.FAILED, str(error)
@@ -168,7 +168,7 @@ class Router:
             domain.status = Status.READY
         finally:
             domain.prefill_s = time.perf_counter() - began_s
-            domain.computing = None
+            domain.computing = domain.registration = None
 
     # --- queries -------------------------------------------------------------------------------
 
@@ -217,7 +217,3 @@ class Router:
         text = answer.text.decode("utf-8", "replace")
         value = json.loads(text) if answer.reason is FinishReason.STOP else None
         return Arguments(value, text, time.perf_counter() - began_s)
-
-
-def _task_name(domain: Domain) -> str:
-    return f"register {id(domain)}"

@@ -26,7 +26,10 @@ ANTHROPIC = {"name": "weather", "description": "Now.", "input_schema": SCHEMA}
 FLAT = {"name": "weather", "description": "Now.", "parameters": SCHEMA}
 
 
-@pytest.mark.parametrize("form", [OPENAI, RESPONSES, ANTHROPIC, FLAT])
+BOTH = FLAT | {"input_schema": None}
+
+
+@pytest.mark.parametrize("form", [OPENAI, RESPONSES, ANTHROPIC, FLAT, BOTH])
 def test_each_form_gives_the_same_tool_and_is_given_back(form: dict[str, Any]) -> None:
     (tool,) = parse_tools([form])
     assert (tool.name, tool.description, tool.parameters) == ("weather", "Now.", SCHEMA)
@@ -47,6 +50,13 @@ def test_the_order_of_keys_does_not_count_but_that_of_tools_does() -> None:
 def test_a_tool_may_have_no_parameters_and_no_description() -> None:
     (tool,) = parse_tools([{"name": "ping", "description": None, "input_schema": None}])
     assert tool.parameters == {"type": "object", "properties": {}}
+
+
+def _endless() -> list[Any]:
+    value: list[Any] = []
+    for _ in range(100_000):
+        value = [value]
+    return value
 
 
 def _deep() -> dict[str, Any]:
@@ -75,6 +85,8 @@ def _deep() -> dict[str, Any]:
         ([{"name": ["x"]}], r"tools\.0\.name: must be"),
         ([{"name": "x", "description": 1}], r"tools\.0\.description: Input should be a string"),
         ([{"name": "x", "input_schema": {"maximum": float("inf")}}], "without infinities"),
+        ([{"name": "x", "description": "\ud83d"}], r"tools\.0: .*halves of surrogate pairs"),
+        ([{"name": "x", "input_schema": _endless()}], r"tools\.0: .*endless nesting"),
         ([{"name": "x", "parameters": []}], r"tools\.0\.parameters: Input should be an object"),
         ([{"name": "x", "input_schema": []}], r"tools\.0\.input_schema: Input should be an object"),
         ([{"name": "x", "input_schema": {"type": "string"}}], "input_schema.type: Input should be"),

@@ -60,6 +60,16 @@ def test_each_tenant_has_room_and_ids_of_its_own() -> None:
         found.remove("left", "shop")
 
 
+def test_those_for_all_take_no_room() -> None:
+    found = domains(1)
+    for name in ("a", "b"):
+        found.add("", name, prompt(), is_shared=True)
+    found.add("", "c", prompt())
+    found.add("left", "d", prompt())
+    assert ids(found) == ["a", "b", "c"]
+    assert ids(found, "left") == ["a", "b", "d"]
+
+
 def test_a_catalogue_is_held_as_long_as_a_domain_has_it() -> None:
     found = domains(9)
     found.add("left", "a", prompt())

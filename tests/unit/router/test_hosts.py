@@ -52,6 +52,19 @@ def test_what_is_not_is_refused(url: str, message: str) -> None:
         OPEN.check(url, "where")
 
 
+@pytest.mark.parametrize("entry", ["fd00::7", "[fd00::7]", "[FD00:0::7]:80"])
+def test_an_ipv6_address_is_listed_as_such(entry: str) -> None:
+    assert Hosts([entry]).check("http://[fd00::7]/x", "where")
+    for url in ("http://[fd00::8]/x", "http://fd00/x"):
+        with pytest.raises(InvalidRequest, match="does not call"):
+            Hosts([entry]).check(url, "where")
+
+
+def test_a_port_of_an_ipv6_address_is_the_only_one() -> None:
+    with pytest.raises(InvalidRequest, match="does not call"):
+        Hosts(["[fd00::7]:80"]).check("http://[fd00::7]:81/x", "where")
+
+
 @pytest.mark.parametrize("url", ["http://localhost/x", "http://127.0.0.1/x", "http://[::1]/x"])
 def test_a_server_that_others_reach_does_not_call_its_own_machine(url: str) -> None:
     with pytest.raises(InvalidRequest, match="does not call"):
