@@ -37,7 +37,7 @@ from ratoon.reuse.replies import ReplyMemory
 from ratoon.router.box import KeyBox
 from ratoon.router.credentials import Access, Credentials
 from ratoon.router.desk import Desk
-from ratoon.router.execute import Functions
+from ratoon.router.execute import Functions, load_functions
 from ratoon.router.hosts import Hosts
 from ratoon.router.llm import Llm
 from ratoon.router.local_llm import LocalLlm
@@ -76,6 +76,7 @@ def build(
 ) -> Server:
     """Wire a server. ``progress`` hears the loaded share of the model, from 0 to 1; ``functions``
     are Python tools, by name, that queries may have run with the executor ``callable``."""
+    given = functions or _functions(settings)
     model = _load(settings, progress)
     template = _template_source(settings.chat_template, model)
     identity = _identity(settings, model)
@@ -113,7 +114,7 @@ def build(
         settings=_api_settings(settings),
         replies=replies,
         router=router,
-        desk=_desk(settings, router, kept_secrets, functions or {}, local),
+        desk=_desk(settings, router, kept_secrets, given, local),
     )
     app = create_app(service)
     kept = tuple(each for each in (records, catalogues, kept_secrets and kept_secrets[1]) if each)
@@ -154,6 +155,10 @@ def _desk(
         functions,
         config,
     )
+
+
+def _functions(settings: Settings) -> Functions:
+    return load_functions(settings.tool_functions) if settings.tool_functions else {}
 
 
 def _load(settings: Settings, progress: Callable[[float], None] | None) -> Model:

@@ -163,6 +163,11 @@ class Settings(BaseSettings):
         "besides OpenAI's, Anthropic's and, for a server on loopback without a keys file, this "
         "machine; *.x: all below x",
     )
+    tool_functions: str = Field(
+        "",
+        description="Python functions for queries with the executor 'callable': module:name of a "
+        "mapping from tools' names to functions",
+    )
     llm_provider: Literal["openai", "claude", "local"] = Field(
         "local", description="whose language model answers queries where nothing else is set"
     )

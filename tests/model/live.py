@@ -15,6 +15,7 @@ from ratoon.build import build
 from ratoon.config import Settings
 from ratoon.engine.engine import Engine
 from ratoon.reuse.replies import ReplyMemory
+from ratoon.router.execute import Functions
 from tests.server.scripted import serving
 
 Running = list[dict[str, Any]]
@@ -55,12 +56,12 @@ class Live:
 
 
 @contextmanager
-def live(settings: Settings) -> Iterator[Live]:
+def live(settings: Settings, functions: Functions | None = None) -> Iterator[Live]:
     """Build a server, listen on a free port, and stop both at the end. What it keeps on disk goes
     with it, unless the settings name a folder."""
     with TemporaryDirectory() as folder:
         own = {} if settings.cache_dir else {"cache_dir": Path(folder)}
-        server = build(settings.model_copy(update=own))
+        server = build(settings.model_copy(update=own), functions=functions)
         app: Any = server.app
         server.engine.start()
         try:

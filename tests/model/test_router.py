@@ -294,20 +294,6 @@ def test_what_nobody_asks_for_is_not_computed(
     assert again["forwarded_tokens"] > 0.3 * again["prefix_tokens"]
 
 
-def test_the_last_of_several_registrations_counts(http: httpx.Client) -> None:
-    async def race() -> list[int]:
-        async with httpx.AsyncClient(base_url=http.base_url, timeout=120) as several:
-            async with asyncio.TaskGroup() as group:
-                for n in (len(TOOLS), 1):
-                    body = {"tools": TOOLS[:n], "wait": False}
-                    group.create_task(several.post("/domains/raced/tools", json=body))
-                    await asyncio.sleep(0.02)
-            return [(await several.get("/domains/raced")).json()["num_tools"]]
-
-    for _ in range(3):
-        assert asyncio.run(race()) == [1]
-
-
 def test_queries_leave_no_states_behind(server: Live, http: httpx.Client) -> None:
     told = register(http, "lean", TOOLS[:20], system_prompt="Lean.")
     server.wait_until_idle()

@@ -156,8 +156,8 @@ def test_the_whole_pipeline(tour: Tour, provider: str) -> None:
     assert data["tool_calls"][0]["arguments"] == {"product": "iPhone 16 Pro"}
     assert data["tool_calls"][0]["result"] == {"state": "sent"}
     assert {"route_ms", "param_extraction_ms", "synthesis_ms"} <= data["timings"].keys()
-    # the outside model is shown the one tool that was chosen
-    assert [len(seen["tools"]) for seen in tour.upstream.seen] == [1, 1]
+    # the outside model is shown the one tool that was chosen, then what else may be needed
+    assert [len(seen["tools"]) for seen in tour.upstream.seen] == [1, min(5, len(RETAIL))]
 
 
 def test_keys_that_the_server_keeps(tour: Tour) -> None:

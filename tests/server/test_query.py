@@ -15,7 +15,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from ratoon.build import build
 from ratoon.config import Settings
+from ratoon.errors import ConfigError
 from tests.model.live import live
 from tests.server.scripted import serving
 
@@ -58,6 +60,8 @@ class Upstream:
         if isinstance(turn, int):
             return JSONResponse({"error": {"message": "sk-secret is wrong"}}, turn)
         message: dict[str, Any] = {"role": "assistant", "content": turn.get("text")}
+        if turn.get("thinking"):
+            message["reasoning_content"] = turn["thinking"]
         if calls := turn.get("calls"):
             message["tool_calls"] = [
                 {
@@ -266,6 +270,64 @@ def test_wrong_arguments_are_told_and_not_run(bench: Bench) -> None:
     assert bench.upstream.seen[2]["tool_choice"] == "none"  # three calls are the limit
 
 
+def test_a_second_tool_may_follow_the_first(bench: Bench) -> None:
+    bench.upstream.turns = [
+        {"calls": [("get_order", '{"id": 7}')]},
+        {"calls": [("cancel_order", '{"id": 7}')]},
+        {"text": "Order 7 was sent; I cancelled it."},
+    ]
+    told = bench.ask("get_order", tool_executor=f"{bench.url}/execute", **bench.openai())
+    assert [ran["tool"] for ran in bench.upstream.ran] == ["get_order", "cancel_order"]
+    assert [call.get("error") for call in told["tool_calls"]] == [None, None]
+    shown = [len(seen["tools"]) for seen in bench.upstream.seen]
+    assert shown == [1, len(TOOLS), len(TOOLS)]
+
+
+@pytest.mark.parametrize("kind", ["openai", "claude"])
+def test_what_the_operator_says_of_the_answer_reaches_each_turn(bench: Bench, kind: str) -> None:
+    def systems() -> list[str]:
+        return [
+            seen["system"] if kind == "claude" else seen["messages"][0]["content"]
+            for seen in bench.upstream.seen
+        ]
+
+    turns = [{"calls": [("get_order", '{"id": 7}')]}, {"text": "Sent."}]
+    own = bench.openai() if kind == "openai" else bench.claude()
+    bench.upstream.turns = list(turns)
+    bench.ask("get_order", llm_system_prompt="Be kind.", **own)
+    assert len(systems()) == 2
+    assert all("Be kind." in text for text in systems())
+    stored = {"provider": kind, "api_key": "sk-stored-key-9876", "base_url": own["llm_base_url"]}
+    bench.http.post("/admin/llm-config/shop", json={**stored, "system_prompt": "Be brief."})
+    bench.upstream.turns, bench.upstream.seen = list(turns), []
+    bench.ask("get_order")
+    assert len(systems()) == 2
+    assert all("Be brief." in text for text in systems())
+    bench.upstream.turns, bench.upstream.seen = [{"text": "Sent."}], []
+    body = {"tool_id": "shop", "query": "get_order"}
+    told = bench.http.post("/v2/pipeline", json=body).json()
+    assert told["llm_response"] == "Sent."
+    assert all("Be brief." in text for text in systems())
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        ("openai", "/v1"),
+        ("openai", "/v1/"),
+        ("openai", "/v1/chat/completions"),
+        ("claude", ""),
+        ("claude", "/"),
+        ("claude", "/v1"),
+        ("claude", "/v1/messages"),
+    ],
+)
+def test_an_address_may_be_given_whole_or_in_part(bench: Bench, kind: str, path: str) -> None:
+    bench.upstream.turns = [{"text": "Hi."}]
+    own = bench.openai if kind == "openai" else bench.claude
+    assert bench.ask("none", **own(llm_base_url=bench.url + path))["final_response"] == "Hi."
+
+
 def test_calls_end_at_the_limit(bench: Bench) -> None:
     bench.upstream.turns = [
         *({"calls": [("get_order", json.dumps({"id": n}))]} for n in range(3)),
@@ -356,6 +418,14 @@ def test_the_language_model_reasons_where_it_is_asked_to(bench: Bench) -> None:
     assert ["thinking" in seen for seen in bench.upstream.seen] == [True, False, True]
 
 
+def test_servers_in_openais_form_reason_too(bench: Bench) -> None:
+    bench.upstream.turns = [{"text": "Hi.", "thinking": "Hm."}, {"text": "Hi."}]
+    told = bench.ask("none", **bench.openai(enable_thinking=True))
+    assert told["thinking"] == "Hm."
+    assert "thinking" not in bench.ask("none", **bench.openai(enable_thinking=False))
+    assert [seen.get("enable_thinking") for seen in bench.upstream.seen] == [True, None]
+
+
 @pytest.mark.parametrize("status", [401, 404])
 def test_a_language_model_that_refuses_is_told_without_secrets(bench: Bench, status: int) -> None:
     for kind in (bench.openai, bench.claude):
@@ -421,7 +491,12 @@ def test_stored_access_is_used_masked_and_goes_nowhere_else(bench: Bench) -> Non
     assert len(bench.upstream.seen) == 1
     bench.http.post("/admin/llm-config/shop", json={**stored, "api_key": "sk-of-the-shop-1234"})
     bench.upstream.turns = [{"text": "Hi."}]
-    bench.ask("none", llm_model="other")
+    bench.ask("none", llm_model="other", llm_headers={"X-Team": "mine", "x-own": "1"})
+    assert bench.upstream.headers[1]["x-team"] == "t"
+    assert bench.upstream.headers[1]["x-own"] == "1"
+    aside = bench.post("none", llm_headers={"hOST": "evil.example"})
+    assert aside.status_code == 400
+    assert "host can't be set" in aside.json()["error"]["message"]
     assert bench.upstream.headers[1]["authorization"] == "Bearer sk-of-the-shop-1234"
     assert bench.upstream.seen[1]["model"] == "other"
     assert bench.http.delete("/admin/llm-config/shop").json()["status"] == "removed"
@@ -453,6 +528,8 @@ def test_the_local_model_answers_where_nothing_is_configured(bench: Bench) -> No
         ({"llm_api_key": "clé"}, "llm_api_key: Input should be printable ASCII"),
         ({"llm_api_key": "k", "llm_headers": {"x": "clé"}}, "llm_headers: not a header"),
         ({"llm_api_key": "k", "llm_headers": {"x y": "1"}}, "llm_headers: not a header"),
+        ({"llm_api_key": "k", "llm_headers": {"Host": "evil"}}, "llm_headers: host can't be set"),
+        ({"llm_api_key": "k", "llm_headers": {"TE": "x"}}, "llm_headers: te can't be set"),
         ({"llm_api_key": "k", "llm_base_url": "http://localhost/v1\n"}, "llm_base_url: not a URL"),
         ({"tool_executor": "http://localhost:5/x\n"}, "tool_executor: not a URL"),
         ({"enable_thinking": 1}, "enable_thinking: Input should be a valid boolean"),
@@ -468,3 +545,59 @@ def test_bad_requests_are_told(bench: Bench, more: dict[str, Any], message: str)
 def test_an_unknown_domain_is_not_found(bench: Bench) -> None:
     answer = bench.http.post("/query", json={"domain_id": "nowhere", "query": "x"})
     assert answer.status_code == 404
+
+
+def get_order(id: int) -> dict[str, Any]:
+    return {"id": id, "state": "sent"}
+
+
+async def cancel_order(id: int) -> str:
+    raise KeyError(id)
+
+
+FUNCTIONS = {"get_order": get_order, "cancel_order": cancel_order}
+
+
+def test_python_functions_are_run_as_tools() -> None:
+    """Given by whoever embeds the server, or named by a setting."""
+    upstream = Upstream()
+    given = Settings(model="dummy")
+    named = Settings(model="dummy", tool_functions=f"{__name__}:FUNCTIONS")
+    with serving(upstream.app) as base:
+        for settings, functions in ((given, FUNCTIONS), (named, None)):
+            with live(settings, functions) as running, httpx.Client(base_url=running.url) as http:
+                http.post("/domains/shop/tools", json={"tools": TOOLS}).raise_for_status()
+                bench = Bench(http, upstream, base)
+                upstream.turns = [
+                    {"calls": [("get_order", '{"id": 7}')]},
+                    {"calls": [("cancel_order", '{"id": 7}')]},
+                    {"text": "It is sent."},
+                ]
+                told = bench.ask("get_order", tool_executor="callable", **bench.openai())
+                first, second = (call["result"] for call in told["tool_calls"])
+                assert first == {"id": 7, "state": "sent"}
+                assert second == {"error": "the tool failed: KeyError"}
+
+
+@pytest.mark.parametrize("spec", ["nowhere:F", "json:nothing", "json", "json:loads", ":", "a b:c"])
+def test_functions_that_can_not_be_loaded_are_told(spec: str) -> None:
+    with pytest.raises(ConfigError, match="tool_functions"):
+        build(Settings(model="dummy", tool_functions=spec))
+
+
+def test_the_servers_own_settings_answer_where_nothing_is_stored() -> None:
+    upstream = Upstream()
+    with serving(upstream.app) as base:
+        settings = Settings(
+            model="dummy",
+            llm_provider="openai",
+            llm_api_key="sk-of-the-server-1",
+            llm_base_url=f"{base}/v1",
+            llm_model="theirs",
+        )
+        with live(settings) as running, httpx.Client(base_url=running.url) as http:
+            http.post("/domains/shop/tools", json={"tools": TOOLS}).raise_for_status()
+            upstream.turns = [{"text": "Hi."}]
+            assert Bench(http, upstream, base).ask("none")["final_response"] == "Hi."
+    assert upstream.headers[0]["authorization"] == "Bearer sk-of-the-server-1"
+    assert upstream.seen[0]["model"] == "theirs"

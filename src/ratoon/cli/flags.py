@@ -37,6 +37,7 @@ METAVARS = {
     "keys_file": "FILE",
     "preload": "ID=FILE,...",
     "allow_hosts": "HOST,...",
+    "tool_functions": "MODULE:NAME",
 }
 _CONFIG_HELP = "TOML file with settings; default: ratoon.toml in this folder, if there is one."
 

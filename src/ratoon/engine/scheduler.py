@@ -22,7 +22,9 @@ from ratoon.reuse.replies import path_digest
 Emission = tuple[Request, Event]
 
 BACKGROUND_TURN = 16  # beside interactive requests, background prefills get rows in each 16th step
-BACKGROUND_STEP_S = 0.05  # longest step of theirs, about
+BACKGROUND_STEP_S = 0.06  # longest step of theirs, about
+QUIET_S = 1.0  # after so long without interactive requests, it may be
+QUIET_STEP_S = 0.12
 MIN_BACKGROUND_ROWS = 16
 # A query to the router is several requests, one after another; what is done between them, and for
 # whoever asks at once again, must not wait for a step in the background.
@@ -36,8 +38,8 @@ class SchedulerConfig:
     """``token_budget`` is the work of one step in rows. Beside decoding requests a prefill gets at
     most ``prefill_chunk`` rows a step and all prefills together ``idle_chunk``; without any, they
     share ``idle_chunk``. Background prefills never have more than ``prefill_chunk`` rows in all,
-    nor more than are computed in ``BACKGROUND_STEP_S``, so that who comes need not wait long for
-    the step under way."""
+    nor more than are computed in ``BACKGROUND_STEP_S`` (``QUIET_STEP_S`` where nobody has come
+    lately), so that who comes need not wait long for the step under way."""
 
     n_ctx: int
     token_budget: int = 2048
@@ -112,7 +114,7 @@ class Scheduler:
         self._n_urgent = 0  # plans with work in the foreground
         self._planned_s = 0.0  # when the last plan was made
         self._urgent_s = float("-inf")  # when the last of those was made
-        self._background_rows = config.prefill_chunk
+        self._background_pace = float("inf")  # rows per second
         self._tidied_s = 0.0
 
     @property
@@ -179,9 +181,9 @@ class Scheduler:
 
     def _fit(self, now: float) -> tuple[Part, ...]:
         """Parts that the free cells can hold; preempts the youngest while they can't."""
-        has_background = self._is_background_due(now)
+        n_background = self._background_rows(now)
         while True:
-            parts = self._divide(has_background)
+            parts = self._divide(n_background)
             n_rows = sum(part.n_rows for part in parts)
             if not parts or self.cache.make_cells(n_rows, now):
                 return parts
@@ -197,6 +199,14 @@ class Scheduler:
         n = min(part.n_rows, self.cache.n_free_cells)
         return (Part(part.run, n),) if n else ()
 
+    def _background_rows(self, now: float) -> int:
+        """How many rows background prefills may have in this step."""
+        if not self._is_background_due(now):
+            return 0
+        is_quiet = now - self._urgent_s >= QUIET_S
+        n_in_time = self._background_pace * (QUIET_STEP_S if is_quiet else BACKGROUND_STEP_S)
+        return int(min(self.config.prefill_chunk, max(MIN_BACKGROUND_ROWS, n_in_time)))
+
     def _is_background_due(self, now: float) -> bool:
         """Whether background prefills may have rows in this step."""
         if any(
@@ -207,15 +217,14 @@ class Scheduler:
             return not self._n_urgent % BACKGROUND_TURN
         return now - self._urgent_s >= LULL_S
 
-    def _divide(self, has_background: bool) -> tuple[Part, ...]:
+    def _divide(self, n_background: int) -> tuple[Part, ...]:
         decoding = [Part(run, 1) for run in self.running if run.is_decoding]
         decoding = decoding[: self.config.token_budget]
         prefilling = [run for run in self.running if not run.is_decoding]
         urgent = [run for run in prefilling if run.request.priority is Priority.INTERACTIVE]
         background = [run for run in prefilling if run.request.priority is Priority.BACKGROUND]
         budget = min(self.config.token_budget - len(decoding), self.config.idle_chunk)
-        background = background if has_background else []
-        least = min(self._background_rows, budget) if background else 0
+        least = min(n_background, budget) if background else 0
         cap = self.config.prefill_chunk if decoding else budget
         return (
             *decoding,
@@ -277,14 +286,12 @@ class Scheduler:
         return finished
 
     def _learn_pace(self, plan: StepPlan, seconds: float) -> None:
-        """How many rows a step in the background may have, from how long the last one took."""
+        """How fast rows are computed in the background."""
         if any(part.run.request.priority is not Priority.BACKGROUND for part in plan.parts):
             return
         n_rows = sum(part.n_rows for part in plan.parts)
         if n_rows >= MIN_BACKGROUND_ROWS and seconds > 0:
-            n_in_time = int(n_rows * BACKGROUND_STEP_S / seconds)
-            most = self.config.prefill_chunk
-            self._background_rows = min(most, max(MIN_BACKGROUND_ROWS, n_in_time))
+            self._background_pace = n_rows / seconds
 
     def _end_reason(self, run: Run, is_end: bool) -> FinishReason | None:
         if is_end:

@@ -22,6 +22,15 @@ PROVIDERS: tuple[Provider, ...] = ("openai", "claude", "local")
 _OTHER_NAMES: Mapping[str, Provider] = {"anthropic": "claude"}
 
 DEFAULT = "_default"  # the id of what counts where a domain has nothing of its own
+# headers that say where a request goes, or how its bytes are to be taken
+_BARRED = frozenset(
+    {
+        *("host", "forwarded", "connection", "keep-alive", "upgrade"),
+        *("content-length", "content-type", "content-encoding", "transfer-encoding"),
+        *("te", "trailer"),
+    }
+)
+_BARRED_BEGINNINGS = ("proxy-", "x-forwarded-")
 _N_SHOWN = 50  # characters of a system prompt
 
 
@@ -154,7 +163,7 @@ class Credentials:
             wish.api_key or "",
             wish.model or "",
             wish.base_url,
-            dict(wish.headers or {}),
+            _headers(wish),
             wish.system_prompt or "",
         )
 
@@ -176,7 +185,7 @@ class Credentials:
             stored.api_key,
             wish.model or stored.model,
             stored.base_url,
-            {**(wish.headers or {}), **stored.headers},
+            _headers(wish) | _lower(stored.headers),
             stored.system_prompt if wish.system_prompt is None else wish.system_prompt,
         )
 
@@ -188,6 +197,19 @@ class Credentials:
         except (ValueError, TypeError, KeyError):
             log.warning("a stored language model's access can't be read back; it is removed")
             self._records.remove(name)
+
+
+def _headers(wish: Wish) -> dict[str, str]:
+    """A request's own. Raises InvalidRequest for those that would send it elsewhere."""
+    headers = _lower(wish.headers or {})
+    for name in headers:
+        if name in _BARRED or name.startswith(_BARRED_BEGINNINGS):
+            raise InvalidRequest(f"llm_headers: {name} can't be set")
+    return headers
+
+
+def _lower(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
 
 
 def _name(tenant: str, domain_id: str) -> str:

@@ -101,9 +101,7 @@ class Domains:
     ) -> Domain:
         """Register a catalogue; it takes the place of an older one of this id."""
         now = self._clock()
-        domain = Domain(
-            tenant, check_id(domain_id), prompt, now, used_s=now, is_shared=is_shared
-        )
+        domain = Domain(tenant, check_id(domain_id), prompt, now, used_s=now, is_shared=is_shared)
         before = self._by_name.pop((tenant, domain_id), None)
         if before is not None:
             before.leave()

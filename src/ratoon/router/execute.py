@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import pkgutil
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import httpx
 
-from ratoon.errors import InvalidRequest
+from ratoon.errors import ConfigError, InvalidRequest
 from ratoon.router.hosts import Hosts
 from ratoon.router.strict import as_json, loads
 
@@ -103,6 +105,27 @@ class FunctionExecutor:
             return Outcome(as_json(await asyncio.to_thread(function, **arguments)))
         except Exception as error:  # the embedding program's, whatever it is
             return _failed(f"the tool failed: {type(error).__name__}")
+
+
+def load_functions(spec: str) -> Functions:
+    """Those of ``module:name``; the module may lie in the current folder. Raises ConfigError."""
+    try:
+        if not spec.partition(":")[2]:
+            raise ValueError("Input should be module:name")
+        sys.path.insert(0, "")
+        try:
+            found = pkgutil.resolve_name(spec)
+        finally:
+            sys.path.remove("")
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"tool_functions: can't load {spec}: {error}") from None
+    is_usable = isinstance(found, Mapping) and all(
+        isinstance(key, str) and callable(value) for key, value in found.items()
+    )
+    if not is_usable:
+        raise ConfigError(f"tool_functions: {spec} is no mapping from names to functions")
+    functions: Functions = found
+    return functions
 
 
 def executor(spec: str, hosts: Hosts, functions: Functions) -> Executor:

@@ -16,8 +16,8 @@ _PORTS = {"http": 80, "https": 443}
 @dataclass(frozen=True, slots=True)
 class Hosts:
     """``allowed``: names of hosts, each with all its ports or, as ``host:port``, with one (an IPv6
-    address with a port in brackets); ``*.name`` stands for all hosts below a name. ``has_local``: this machine's loopback, for a
-    server that only its own users reach."""
+    address with a port in brackets); ``*.name`` stands for all hosts below a name. ``has_local``:
+    this machine's loopback, for a server that only its own users reach."""
 
     allowed: Collection[str] = ()
     has_local: bool = False

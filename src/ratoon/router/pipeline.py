@@ -134,8 +134,8 @@ def _begin(decision: Decision, config: PipelineConfig) -> Run:
 
 
 def _offered(run: Run, config: PipelineConfig) -> list[Tool]:
-    """The tools that the language model gets to see: one that is sure, or a few."""
-    n = {Level.HIGH: 1, Level.LOW: config.n_candidates, Level.NO_TOOL: 0}[run.level]
+    """The tools that the language model may call, the likeliest first."""
+    n = 0 if run.level is Level.NO_TOOL else config.n_candidates
     catalogue = run.decision.domain.catalogue
     names = [name for name, _ in run.decision.ranked if name is not None][:n]
     return [catalogue.tool(name) for name in names]
@@ -156,8 +156,8 @@ class _Work:
         self._repeats = False
 
     async def ask(self) -> Reply:
-        """The next turn. The first one of a sure choice is its call; when all calls are spent, or
-        the model makes one again, none may be made."""
+        """The next turn. The first one of a sure choice is its call, and shows no other tool; when
+        all calls are spent, or the model makes one again, none may be made."""
         run, config = self._run, self._config
         thinks = config.thinks if self._job.thinks is None else self._job.thinks
         is_last = len(run.calls) >= config.max_calls or self._repeats
@@ -171,7 +171,7 @@ class _Work:
             Prompt(
                 turns=list(self._turns),
                 system="\n\n".join(filter(None, notes)),
-                tools=list(self._tools.values()),
+                tools=[self._tools[forced]] if forced else list(self._tools.values()),
                 forced=forced,
                 bars_calls=is_last,
                 max_tokens=config.max_tokens,

@@ -72,7 +72,7 @@ class Router:
         self._metrics = metrics or Metrics()
         self._prompts: Prompts | None = None
         self._lock = asyncio.Lock()  # guards the making of prompts
-        self._order = asyncio.Lock()  # of two changes, the one that was asked for later counts
+        self._order = asyncio.Lock()  # changes to domains, one after another
         self._running: set[asyncio.Task[None]] = set()
         self._turns = asyncio.Semaphore(MAX_REGISTERING)
 

@@ -14,6 +14,7 @@ from ratoon.engine.scheduler import (
     BACKGROUND_TURN,
     LULL_S,
     MIN_BACKGROUND_ROWS,
+    QUIET_STEP_S,
     Scheduler,
     SchedulerConfig,
     StepPlan,
@@ -163,15 +164,24 @@ def test_the_background_is_still_for_a_moment_after_others() -> None:
 def test_a_step_in_the_background_is_never_long() -> None:
     sched = scheduler()
     start(sched, request(1900, 2, priority=Priority.BACKGROUND))
-    pace_s = 1 / 256  # a row's
-    now, seen = 0.0, []
-    for _ in range(5):
-        plan = sched.schedule(now)
-        (n_rows,) = rows(plan)
-        seen.append(n_rows)
-        now += n_rows * pace_s
-        sched.update(plan, [None], [False], now)
-    assert seen == [100, *[int(BACKGROUND_STEP_S / pace_s)] * 4]
+    pace = 512  # rows per second
+
+    def steps(now: float) -> tuple[list[int], float]:
+        seen = []
+        for _ in range(4):
+            plan = sched.schedule(now)
+            (n_rows,) = rows(plan)
+            seen.append(n_rows)
+            now += n_rows / pace
+            sched.update(plan, [None], [False], now)
+        return seen, now
+
+    seen, now = steps(0.0)
+    assert seen == [100, *[int(pace * QUIET_STEP_S)] * 3]
+    start(sched, request(30, 3, max_tokens=0))
+    run(sched, sched.schedule(now))
+    seen, now = steps(now + 1.1 * LULL_S)
+    assert seen == [int(pace * BACKGROUND_STEP_S)] * 4
     plan = sched.schedule(now)
     sched.update(plan, [None], [False], now + 1000)
     assert rows(sched.schedule(now + 1000)) == [MIN_BACKGROUND_ROWS]
