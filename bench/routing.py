@@ -263,7 +263,8 @@ def main() -> int:
             n_bad = count_invented(client, 10, args.odd)
             verdicts.append(judge(f"wrong answers to {args.odd} odd queries", n_bad, 0))
             memory = admin.get("/admin/memory").json()
-            say(f"memory of {memory['num_entries']} saved states: {memory['total_cache_mb']} MB")
+            n_saved = memory["figures"]["host_snapshots"]
+            say(f"memory of {n_saved} saved states: {memory['total_cache_mb']} MB")
         first, warm = after_restart(folder, flags, 20)
         verdicts.append(judge("first route after a restart", first / warm, MOST_RESTART))
     if args.json:

@@ -9,7 +9,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import ByteSize, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    ByteSize,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
@@ -42,6 +50,17 @@ ToolDialect = Literal[
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
+def _expanded(path: Path) -> Path:
+    """With the home folder in place of ``~``, which only a shell knows."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise ValueError("there is no such user's home folder") from None
+
+
+UserPath = Annotated[Path, AfterValidator(_expanded)]
+
+
 class Settings(BaseSettings):
     """What the operator decides. A count of 0 means: chosen from the model or the machine."""
 
@@ -62,7 +81,7 @@ class Settings(BaseSettings):
     model_name: str | None = Field(
         None, min_length=1, description="name the API serves the model under; default: its own"
     )
-    chat_template: Path | None = Field(
+    chat_template: UserPath | None = Field(
         None, description="Jinja2 file used in place of the model's own chat template"
     )
     tool_dialect: ToolDialect = Field(
@@ -82,7 +101,7 @@ class Settings(BaseSettings):
         None, description="key clients must send; required when the host is not loopback"
     )
 
-    keys_file: Path | None = Field(
+    keys_file: UserPath | None = Field(
         None, description="more keys, with names, roles and limits; made by `ratoon keys add`"
     )
 
@@ -112,7 +131,7 @@ class Settings(BaseSettings):
     host_bytes: ByteSize = Field(
         ByteSize(0), description="host memory for saved states, e.g. 4GiB; 0: a quarter of RAM"
     )
-    cache_dir: Path | None = Field(
+    cache_dir: UserPath | None = Field(
         None,
         description="folder for states kept on disk; default: ratoon/states in the user's cache",
     )
@@ -153,7 +172,7 @@ class Settings(BaseSettings):
     max_domains: int = Field(
         20, ge=1, le=10_000, description="most domains of tools that are registered at a time"
     )
-    preload: Annotated[dict[str, Path], NoDecode] = Field(
+    preload: Annotated[dict[str, UserPath], NoDecode] = Field(
         default_factory=dict,
         description="domains to register at the start: id=tools.json, several with commas",
     )
@@ -262,7 +281,7 @@ class Settings(BaseSettings):
     def states_dir(self) -> Path:
         """Where states are kept on disk."""
         if self.cache_dir is not None:
-            return self.cache_dir.expanduser()
+            return self.cache_dir
         base = os.environ.get("XDG_CACHE_HOME", "")
         # a relative one is to be ignored, says the XDG base directory specification
         return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "ratoon" / "states"
@@ -309,9 +328,12 @@ def is_loopback(host: str) -> bool:
 def _find_file(file: Path | None) -> Path | None:
     if file is None and (named := os.environ.get(env_name("config"))):
         file = Path(named)
-    if file is not None:
-        return file
-    return DEFAULT_FILE if DEFAULT_FILE.is_file() else None
+    if file is None:
+        return DEFAULT_FILE if DEFAULT_FILE.is_file() else None
+    try:
+        return _expanded(file)
+    except ValueError as error:
+        raise ConfigError(f"can't read the settings file {file}: {error}") from None
 
 
 def _read_file(file: Path) -> dict[str, Any]:

@@ -20,11 +20,14 @@ _QUEUE_S = (0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0)
 
 @dataclass(slots=True)
 class KeyUse:
-    """What was done with one key; ``seconds`` until all answers began."""
+    """What was done with one key; ``seconds`` until all answers began. A hit is a query that was
+    routed from what was kept of its whole catalogue, a miss any other."""
 
     n_requests: int = 0
     n_errors: int = 0
     seconds: float = 0.0
+    n_hits: int = 0
+    n_misses: int = 0
 
 
 class Metrics:
@@ -55,6 +58,9 @@ class Metrics:
             "thinking_blocks", "Reasoning in requests, by whose signature it has.", "signature"
         )
         self._routes = self._counter("routes", "Queries routed, by what was chosen.", "choice")
+        self._route_prefixes = self._counter(
+            "route_prefixes", "Queries routed, by whether their catalogue was kept.", "outcome"
+        )
         self._route_s = self._histogram("route_seconds", "From a query to its tool.", _TTFT_S)
         self._key_requests = self._counter(
             "key_requests", "Requests, by the key's name and the answer's status.", "key", "status"
@@ -73,10 +79,14 @@ class Metrics:
         self._prompt_tokens.labels(layer, "reused").inc(n_cached)
         self._prompt_tokens.labels(layer, "forwarded").inc(n_forwarded)
 
-    def observe_route(self, seconds: float, *, has_tool: bool) -> None:
-        """A query was routed."""
+    def observe_route(self, name: str, seconds: float, *, has_tool: bool, is_hit: bool) -> None:
+        """A query was routed, for the tenant of this name, which is its key's."""
         self._routes.labels("tool" if has_tool else "none").inc()
+        self._route_prefixes.labels("hit" if is_hit else "miss").inc()
         self._route_s.observe(seconds)
+        use = self._uses.setdefault(name, KeyUse())
+        use.n_hits += is_hit
+        use.n_misses += not is_hit
 
     def observe_key(self, name: str, status: int, seconds: float) -> None:
         """A request with a key got its answer; ``name`` is the key's, never the key."""
@@ -89,7 +99,7 @@ class Metrics:
 
     @property
     def key_uses(self) -> Mapping[str, KeyUse]:
-        """By the key's name."""
+        """By the key's name; where nobody needs a key, all queries are under none."""
         return dict(self._uses)
 
     def observe_first_token(self, ttft_s: float) -> None:

@@ -28,9 +28,9 @@ TOOLS = [
 class Waiting:
     """The client for coroutines, used as the other one is."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, api_key: str | None = None) -> None:
         self._runner = asyncio.Runner()
-        self._client = AsyncRatoonClient(url)
+        self._client = AsyncRatoonClient(url, api_key)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self._client, name)

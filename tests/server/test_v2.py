@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import pairwise
 from typing import Any
 
 import httpx
 import pytest
 
 from ratoon.config import Settings
+from ratoon.router.catalogue import Catalogue
 from tests.model.live import live
 from tests.server.scripted import serving
 from tests.server.test_query import Upstream
@@ -128,7 +132,7 @@ def test_what_is_handed_over_can_be_sent_on(older: Older, form: str) -> None:
         (r'[{"name": "x", "description": "\ud83d"}]', "not valid JSON"),
         ('[{"name": "x", "input_schema": ' + 100 * "[" + 100 * "]" + "}]", "should be an object"),
         ('[{"name": "x", "input_schema": ' + 100 * '{"x":' + "1" + 101 * "}" + "]", "deeper"),
-        ('[{"name": "x", "input_schema": ' + 9000 * "[" + 9000 * "]" + "}]", "not valid JSON"),
+        ('[{"name": "x", "input_schema": ' + 900 * '{"x":' + "1" + 901 * "}" + "]", "not valid"),
         ('[{"name": "x", "input_schema": {"maximum": 1e999}}]', "without infinities"),
     ],
 )
@@ -138,6 +142,33 @@ def test_tools_that_can_not_be_sent_on_are_refused(older: Older, tools: str, mes
     assert answer.status_code == 400, answer.text
     assert message in answer.json()["error"]["message"]
     assert older.http.get("/domains/odd").status_code == 404
+
+
+HUGE = "x" * (1 << 20)
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        {"name": "x", "junk": HUGE},
+        {"name": "x", "description": HUGE},
+        {"name": "x", "input_schema": {"title": HUGE}},
+        {"type": "function", "function": {"name": "x"}, "junk": HUGE},
+    ],
+)
+def test_a_tool_that_is_too_large_is_refused_and_nothing_is_lost(older: Older, tool: Any) -> None:
+    older.register("merchant", TOOLS)
+    tools = [{"name": "ok"}, tool]
+    for answer in (
+        older.http.post("/domains/merchant/tools", json={"tools": tools}),
+        older.http.patch("/domains/merchant/tools", json={"tools": tools}),
+        older.http.post("/v2/tools", json={"tool_id": "merchant", "tools": tools}),
+    ):
+        assert answer.status_code == 400
+        error = answer.json()["error"]
+        assert error["type"] == "invalid_request_error"
+        assert error["message"] == "tools.1: larger than 65536 bytes"
+    assert older.http.get("/domains/merchant").json()["tools"] == TOOLS
 
 
 def test_what_is_wrong_is_told_before_a_tool_runs(older: Older) -> None:
@@ -182,7 +213,73 @@ def test_the_admin_sees_memory_and_use(older: Older) -> None:
     assert older.route("merchant", "track_order")["selections"][0]["tool_name"] == "track_order"
     usage = older.http.get("/admin/metrics").json()
     assert usage["auth_enabled"] is False
-    assert usage["per_key"] == {}
+    assert (usage["num_keys"], usage["per_key"]) == (0, {})
+
+
+def test_the_admin_sees_whose_state_is_held(older: Older) -> None:
+    began_s = time.time()
+    told = older.register("merchant", TOOLS)
+    older.register("same", TOOLS)
+    older.register("other", TOOLS[:1])
+    memory = older.http.get("/admin/memory").json()
+    entries = memory["entries"]
+    assert memory["num_entries"] == len(entries) >= 2
+    own = entries[told["cache_hash"]]
+    assert (own["tool_count"], own["size_mb"]) == (2, told["cache_size_mb"])
+    assert began_s <= own["last_accessed"] <= time.time()
+    older.route("merchant", "track_order")
+    later = older.http.get("/admin/memory").json()["entries"][told["cache_hash"]]
+    assert later["last_accessed"] > own["last_accessed"]
+    older.http.post("/admin/evict")
+    assert older.http.get("/admin/memory").json()["entries"] == {}
+    for name in ("same", "other"):
+        older.http.delete(f"/v2/tools/{name}")
+
+
+def test_a_query_that_finds_its_tools_kept_is_a_hit(older: Older) -> None:
+    older.register("merchant", TOOLS)
+    usage = [older.http.get("/admin/metrics").json()]
+    kept = []
+    for act in (lambda: None, lambda: older.http.post("/admin/evict"), lambda: None):
+        act()
+        timings = older.route("merchant", "track_order")["timings"]
+        assert timings["total_ms"] == timings["route_ms"] > 0
+        kept.append(timings["cache_hit"])
+        usage.append(older.http.get("/admin/metrics").json())
+    assert kept == [True, False, True]
+    counts = [(each["cache_hits"], each["cache_misses"]) for each in usage]
+    steps = [(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(counts)]
+    assert steps == [(1, 0), (0, 1), (1, 0)]
+
+
+def test_a_batch_and_a_pipeline_count_as_queries(older: Older) -> None:
+    older.register("merchant", TOOLS)
+    before = older.http.get("/admin/metrics").json()
+    body = {"tool_id": "merchant", "queries": ["track_order", "none"]}
+    results = older.http.post("/route/batch", json=body).json()["results"]
+    assert [each["timings"]["cache_hit"] for each in results] == [True, True]
+    assert older.pipeline("merchant", "none")["timings"]["cache_hit"] is True
+    usage = older.http.get("/admin/metrics").json()
+    assert usage["cache_hits"] - before["cache_hits"] == 3
+    assert usage["cache_misses"] == before["cache_misses"]
+
+
+def test_a_catalogue_is_hashed_once_and_not_by_the_event_loop(
+    older: Older, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed, digest = [], Catalogue.digest
+
+    def watched(catalogue: Catalogue) -> str:
+        hashed.append(threading.current_thread().name)
+        return digest(catalogue)
+
+    monkeypatch.setattr(Catalogue, "digest", watched)
+    older.register("merchant", TOOLS)
+    older.http.get("/v2/registry")
+    older.http.get("/admin/memory")
+    older.http.delete("/v2/tools/merchant")
+    (worker,) = hashed
+    assert worker.startswith("asyncio_")
 
 
 def test_the_older_errors_are_told(older: Older) -> None:

@@ -62,6 +62,48 @@ def test_states_lie_in_the_users_cache_or_where_told(
     assert load_settings({"disk_bytes": "0"}).disk_bytes == 0
 
 
+PATHS = [name for name, field in Settings.model_fields.items() if "Path" in str(field.annotation)]
+
+
+@pytest.mark.parametrize("source", ["file", "environment", "flag"])
+@pytest.mark.parametrize("name", PATHS)
+def test_a_path_may_begin_at_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, source: str
+) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    value = "x=~/a/b, y=~/a/b" if name == "preload" else "~/a/b"
+    match source:
+        case "file":
+            (tmp_path / "ratoon.toml").write_text(f'{name} = "{value}"\n')
+        case "environment":
+            monkeypatch.setenv(env_name(name), value)
+    found = getattr(load_settings({name: value} if source == "flag" else {}), name)
+    there = Path("/home/someone/a/b")
+    assert found == ({"x": there, "y": there} if name == "preload" else there)
+
+
+def test_a_table_of_paths_may_begin_at_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    (tmp_path / "ratoon.toml").write_text('[preload]\nx = "~/a"\ny = "b~"\n')
+    assert load_settings({}).preload == {"x": Path("/home/someone/a"), "y": Path("b~")}
+
+
+def test_the_settings_file_may_be_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "own.toml").write_text("port = 5\n")
+    assert load_settings({}, Path("~/own.toml")).port == 5
+    monkeypatch.setenv("RATOON_CONFIG", "~/own.toml")
+    assert load_settings({}).port == 5
+    with pytest.raises(ConfigError, match=r"~no_such_user_here/x: there is no such user"):
+        load_settings({}, Path("~no_such_user_here/x"))
+
+
+def test_all_paths_are_known() -> None:
+    assert set(PATHS) == {"chat_template", "keys_file", "cache_dir", "preload"}
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -76,6 +118,8 @@ def test_states_lie_in_the_users_cache_or_where_told(
         ({"kv_type": "q8_0", "flash_attn": "off"}, ["q8_0", "--flash-attn"]),
         ({"n_ctx": "12"}, ["--n-ctx", "256"]),
         ({"host_bytes": "1 zebra"}, ["--host-bytes", "zebra"]),
+        ({"keys_file": "~no_such_user_here/x"}, ["--keys-file", "home", "~no_such_user_here/x"]),
+        ({"preload": "a=~no_such_user_here/x"}, ["--preload", "home"]),
     ],
 )
 def test_a_wrong_flag_is_named(flags: dict[str, str], words: list[str]) -> None:

@@ -90,6 +90,19 @@ def megabytes(http: Request, domain: Domain) -> float:
     return round(len(domain.prompt.prefix) * service.engine.bytes_per_token / 1e6, 3)
 
 
+def is_kept(http: Request, domain: Domain) -> bool:
+    """Whether some tier has the prefix; its last token may be computed anew. Waits for the
+    engine's step."""
+    service: Service = http.app.state.service
+    prefix = domain.prompt.prefix
+    return service.engine.match_length(prefix) >= len(prefix) - 1
+
+
+def group_key(domain: Domain) -> str:
+    """What an older service calls the state that equal catalogues share."""
+    return domain.prompt.digest[:16]
+
+
 def _named(http: Request) -> tuple[Router, str, str]:
     return router_of(http), tenant_of(http), check_id(http.path_params["domain_id"])
 

@@ -12,7 +12,7 @@ MAX_NAMES = 10_000  # those that have been quiet longest are forgotten
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``reset_s``: seconds until one more request is let in, or until all are forgotten."""
+    """``reset_s``: seconds until the oldest request of the last minute no longer counts."""
 
     is_allowed: bool
     limit: int

@@ -111,7 +111,10 @@ async def _route(
         )
     answer["cached_tokens"] = decision.n_cached
     answer["prompt_tokens"] = decision.n_prompt
-    answer["timings"] = _timings(decision, arguments, time.perf_counter() - began_s)
+    timings = _timings(decision, arguments, time.perf_counter() - began_s)
+    if asked.tool_id is not None:
+        timings |= {"total_ms": timings["route_ms"], "cache_hit": decision.is_hit}
+    answer["timings"] = timings
     return answer
 
 

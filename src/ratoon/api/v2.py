@@ -15,11 +15,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ratoon.api.body import read_json
-from ratoon.api.domains import megabytes, router_of, tenant_of
+from ratoon.api.domains import group_key, is_kept, megabytes, router_of, tenant_of
 from ratoon.api.hang_up import while_connected
 from ratoon.api.query import Headers, desk_of
 from ratoon.api.route import Query, ms
-from ratoon.api.service import Service
 from ratoon.errors import InternalError
 from ratoon.router.catalogue import Catalogue, check_id, parse_tools
 from ratoon.router.credentials import Wish
@@ -28,7 +27,6 @@ from ratoon.router.execute import MOCK
 from ratoon.router.handover import Handover, Options, hand_over
 
 N_NAMES = 10  # of a tool set's tools in the registry
-N_HASH = 16
 
 
 class ToolsRequest(BaseModel):
@@ -67,7 +65,7 @@ async def register_tool_set(http: Request) -> Response:
             "status": "compiled" if is_new else "already_cached",
             "tool_id": domain.id,
             "num_tools": len(catalogue.tools),
-            "cache_hash": catalogue.digest[:N_HASH],
+            "cache_hash": group_key(domain),
             "compile_ms": round(1000 * domain.prefill_s, 1),
             "cache_size_mb": megabytes(http, domain),
             "prefix_tokens": len(domain.prompt.prefix),
@@ -96,7 +94,7 @@ async def remove_tool_set(http: Request) -> Response:
             "status": "removed",
             "tool_id": domain.id,
             "tools_removed": len(domain.catalogue.tools),
-            "cache_evicted": not router.domains.holds(domain.prompt),
+            "cache_evicted": not router.domains.holds(tenant, domain.prompt.digest),
         }
     )
 
@@ -173,19 +171,17 @@ def _provider(llm_format: str) -> str:
 
 
 def _shown(http: Request, domain: Domain) -> dict[str, object]:
-    service: Service = http.app.state.service
-    prefix = domain.prompt.prefix
     names = [tool.name for tool in domain.catalogue.tools]
     return {
         "tool_id": domain.id,
         "num_tools": len(names),
         "tool_names": names[:N_NAMES],
         "total_tool_count": len(names),
-        "group_key": domain.catalogue.digest[:N_HASH],
+        "group_key": group_key(domain),
         "registered_at": domain.registered_s,
         "last_accessed_at": domain.used_s,
         "query_count": domain.n_queries,
-        "cache_in_memory": service.engine.match_length(prefix) >= len(prefix) - 1,
+        "cache_in_memory": is_kept(http, domain),
     }
 
 

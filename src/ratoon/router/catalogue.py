@@ -14,7 +14,7 @@ from ratoon.errors import InvalidRequest
 from ratoon.router.strict import dumps
 
 MAX_TOOLS = 1000
-MAX_SCHEMA_BYTES = 64 * 1024  # of one tool, as JSON
+MAX_TOOL_BYTES = 64 * 1024  # as JSON, with all that the client wrote
 MAX_DEPTH = 64
 
 # what OpenAI and Anthropic let a tool be called, and the dots and colons of gateways
@@ -52,11 +52,13 @@ class Catalogue:
     tools: tuple[Tool, ...]
     system_prompt: str = ""
 
-    @property
     def digest(self) -> str:
-        """Equal for catalogues that give equal prompts. Order counts."""
-        parts = [self.system_prompt, *(tool.line for tool in self.tools)]
-        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+        """Equal for catalogues that give equal prompts; order counts. Takes time in proportion to
+        them."""
+        hasher = hashlib.sha256()
+        for part in (self.system_prompt, *(tool.line for tool in self.tools)):
+            hasher.update(json.dumps(part).encode())
+        return hasher.hexdigest()
 
     def tool(self, name: str) -> Tool:
         """The tool of that name, which there is."""
@@ -89,10 +91,7 @@ def parse_tools(value: object) -> tuple[Tool, ...]:
 def _tool(item: object, where: str) -> Tool:
     if not isinstance(item, dict):
         raise InvalidRequest(f"{where}: Input should be an object")
-    try:
-        dumps(item)
-    except ValueError:
-        raise InvalidRequest(f"{where}: Input should be {_SENDABLE}") from None
+    _check_size(item, where)
     if "function" in item or item.get("type") == "function":
         is_inner = "function" in item  # OpenAI's Responses API has the same fields without it
         body, path = (item["function"], f"{where}.function") if is_inner else (item, where)
@@ -121,6 +120,16 @@ def _name(value: object, where: str) -> str:
     return value
 
 
+def _check_size(item: object, where: str) -> None:
+    """All of it counts, as all of it is kept and given back."""
+    try:
+        n_bytes = len(dumps(item))
+    except ValueError:
+        raise InvalidRequest(f"{where}: Input should be {_SENDABLE}") from None
+    if n_bytes > MAX_TOOL_BYTES:
+        raise InvalidRequest(f"{where}: larger than {MAX_TOOL_BYTES} bytes")
+
+
 def _check_schema(schema: object, where: str) -> None:
     if not isinstance(schema, dict):
         raise InvalidRequest(f"{where}: Input should be an object")
@@ -130,8 +139,6 @@ def _check_schema(schema: object, where: str) -> None:
         raise InvalidRequest(f"{where}.properties: Input should be an object")
     if _depth(schema) > MAX_DEPTH:
         raise InvalidRequest(f"{where}: nested deeper than {MAX_DEPTH} levels")
-    if len(json.dumps(schema)) > MAX_SCHEMA_BYTES:
-        raise InvalidRequest(f"{where}: larger than {MAX_SCHEMA_BYTES} bytes")
 
 
 def _unique(tools: tuple[Tool, ...]) -> tuple[Tool, ...]:

@@ -97,16 +97,24 @@ class Domains:
         self._by_name: OrderedDict[tuple[str, str], Domain] = OrderedDict()
 
     def add(
-        self, tenant: str, domain_id: str, prompt: DomainPrompt, *, is_shared: bool = False
+        self,
+        tenant: str,
+        domain_id: str,
+        prompt: DomainPrompt,
+        record: bytes,
+        *,
+        is_shared: bool = False,
     ) -> Domain:
-        """Register a catalogue; it takes the place of an older one of this id."""
+        """Register a catalogue, which ``record`` is the ``dump`` of; it takes the place of an
+        older one of this id."""
         now = self._clock()
         domain = Domain(tenant, check_id(domain_id), prompt, now, used_s=now, is_shared=is_shared)
         before = self._by_name.pop((tenant, domain_id), None)
         if before is not None:
             before.leave()
         self._by_name[tenant, domain_id] = domain
-        self._save(domain)
+        if self._records is not None:
+            self._records.put(_record(domain), record)
         self._bound(tenant)
         return domain
 
@@ -148,15 +156,19 @@ class Domains:
         own = {each.id: each for each in self._by_name.values() if each.tenant == tenant}
         return [domain for _, domain in sorted((shared | own).items())]
 
+    def all(self) -> list[Domain]:
+        """Every tenant's, the least recently used first."""
+        return list(self._by_name.values())
+
     def check_current(self, domain: Domain) -> None:
         """Raises NotFound where it was replaced or removed meanwhile."""
         if self._by_name.get((domain.tenant, domain.id)) is not domain:
             raise NotFound(f"domain_id: '{domain.id}' was replaced or removed meanwhile")
 
-    def holds(self, prompt: DomainPrompt) -> bool:
-        """Whether some domain, of any tenant, has this catalogue."""
-        digest = prompt.catalogue.digest
-        return any(each.catalogue.digest == digest for each in self._by_name.values())
+    def holds(self, tenant: str, digest: str) -> bool:
+        """Whether some domain that a tenant may ask has the catalogue of this digest; what others
+        have is not for it to know."""
+        return any(each.prompt.digest == digest for each in self.of(tenant))
 
     def saved(self) -> Iterator[tuple[str, str, Catalogue]]:
         """Tenant, id and catalogue of what was registered with earlier servers, least recently
@@ -169,10 +181,6 @@ class Domains:
             except (ValueError, TypeError, KeyError, RatoonError) as error:
                 log.warning("a registered domain can't be read back: %s", type(error).__name__)
                 self._records.remove(name)
-
-    def _save(self, domain: Domain) -> None:
-        if self._records is not None:
-            self._records.put(_record(domain), _dump(domain.catalogue))
 
     def _bound(self, tenant: str) -> None:
         own = [
@@ -189,13 +197,12 @@ def _record(domain: Domain) -> str:
     return f"{domain.tenant}{SEPARATOR}{domain.id}"
 
 
-def _dump(catalogue: Catalogue) -> bytes:
-    value = {
-        "version": VERSION,
-        "system_prompt": catalogue.system_prompt,
-        "tools": [tool.source for tool in catalogue.tools],
-    }
-    return json.dumps(value).encode()
+def dump(catalogue: Catalogue) -> bytes:
+    """The record of a catalogue. Takes time in proportion to it, and lets other threads go on
+    between two tools."""
+    tools = ", ".join(json.dumps(tool.source) for tool in catalogue.tools)
+    prompt = json.dumps(catalogue.system_prompt)
+    return f'{{"version": {VERSION}, "system_prompt": {prompt}, "tools": [{tools}]}}'.encode()
 
 
 def _load(name: str, data: bytes) -> tuple[str, str, Catalogue]:

@@ -19,7 +19,7 @@ def read_preload(files: Mapping[str, Path]) -> dict[str, Catalogue]:
 def _read(domain_id: str, file: Path) -> Catalogue:
     try:
         check_id(domain_id, "preload")
-        value = json.loads(file.expanduser().read_text(encoding="utf-8"))
+        value = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(value, dict):
             return Catalogue(parse_tools(value))
         return Catalogue(parse_tools(value.get("tools")), str(value.get("system_prompt") or ""))

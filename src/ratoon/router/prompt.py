@@ -37,9 +37,11 @@ class Renderer(Protocol):
 @dataclass(frozen=True, slots=True)
 class DomainPrompt:
     """A catalogue in tokens. ``prefix`` is what all of its queries share and nothing else;
-    ``none`` is the word for no tool, the last name of the ``trie``."""
+    ``none`` is the word for no tool, the last name of the ``trie``; ``digest`` is the
+    catalogue's."""
 
     catalogue: Catalogue
+    digest: str
     none: str
     prefix: list[int]
     trie: NameTrie
@@ -71,7 +73,7 @@ class Prompts:
         whole = self._render(catalogue, none, _PROBE)
         is_separable = prefix + self._suffix(_PROBE) == whole
         trie = NameTrie([self._answer(name) for name in names], self._ends)
-        return DomainPrompt(catalogue, none, prefix, trie, is_separable)
+        return DomainPrompt(catalogue, catalogue.digest(), none, prefix, trie, is_separable)
 
     def query(self, domain: DomainPrompt, query: str) -> list[int]:
         """The whole prompt, up to where the answer begins. Raises PromptTooLong, InvalidRequest."""

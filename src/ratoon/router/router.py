@@ -17,8 +17,8 @@ from ratoon.metrics import Metrics
 from ratoon.router.ask import Engine, Task, ask
 from ratoon.router.catalogue import Catalogue, Tool, check_id
 from ratoon.router.decide import Decision, decide
-from ratoon.router.domains import Domain, Domains, Records, Status
-from ratoon.router.prompt import Prompts
+from ratoon.router.domains import Domain, Domains, Records, Status, dump
+from ratoon.router.prompt import DomainPrompt, Prompts
 
 MAX_REGISTERING = 2  # at the engine at a time: its queue is for queries
 
@@ -87,8 +87,8 @@ class Router:
         check_id(domain_id)
         prompts = await self._ready()
         async with self._order:
-            prompt = await asyncio.to_thread(prompts.domain, catalogue)
-            domain = self.domains.add(tenant, domain_id, prompt, is_shared=is_shared)
+            prompt, record = await asyncio.to_thread(_prepare, prompts, catalogue)
+            domain = self.domains.add(tenant, domain_id, prompt, record, is_shared=is_shared)
         self._start(domain)
         return domain
 
@@ -98,9 +98,9 @@ class Router:
         async with self._order:
             before = self.domains.get(tenant, domain_id)
             catalogue = before.catalogue.with_tools(tools)
-            prompt = await asyncio.to_thread(prompts.domain, catalogue)
+            prompt, record = await asyncio.to_thread(_prepare, prompts, catalogue)
             self.domains.check_current(before)  # it may have been removed meanwhile
-            domain = self.domains.add(tenant, domain_id, prompt)
+            domain = self.domains.add(tenant, domain_id, prompt, record)
         domain.n_queries = before.n_queries
         self._start(domain)
         return domain
@@ -184,7 +184,9 @@ class Router:
         decision.spent.render_s = render_s
         name, chance = decision.best
         seconds = time.perf_counter() - began_s
-        self._metrics.observe_route(seconds, has_tool=name is not None)
+        self._metrics.observe_route(
+            tenant, seconds, has_tool=name is not None, is_hit=decision.is_hit
+        )
         log.info(
             "route %s: %s (%.2f) reuse=%d of %d",
             domain.id,
@@ -217,3 +219,8 @@ class Router:
         text = answer.text.decode("utf-8", "replace")
         value = json.loads(text) if answer.reason is FinishReason.STOP else None
         return Arguments(value, text, time.perf_counter() - began_s)
+
+
+def _prepare(prompts: Prompts, catalogue: Catalogue) -> tuple[DomainPrompt, bytes]:
+    """All that takes time in proportion to a catalogue."""
+    return prompts.domain(catalogue), dump(catalogue)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ratoon.metrics import Metrics
+from ratoon.metrics import KeyUse, Metrics
 
 
 def lines(metrics: Metrics) -> set[str]:
@@ -16,6 +16,20 @@ def test_two_servers_do_not_mix() -> None:
     one.count_error("api_error")
     assert 'ratoon_errors_total{type="api_error"} 1.0' in lines(one)
     assert not any("api_error" in line for line in lines(other))
+
+
+def test_queries_are_counted_by_what_was_kept() -> None:
+    metrics = Metrics()
+    for name, is_hit in (("one", True), ("one", False), ("two", True), ("one", True)):
+        metrics.observe_route(name, 0.1, has_tool=is_hit, is_hit=is_hit)
+    metrics.observe_key("one", 200, 0.5)
+    metrics.observe_key("one", 404, 0.5)
+    assert {
+        'ratoon_route_prefixes_total{outcome="hit"} 3.0',
+        'ratoon_route_prefixes_total{outcome="miss"} 1.0',
+        'ratoon_routes_total{choice="none"} 1.0',
+    } <= lines(metrics)
+    assert metrics.key_uses == {"one": KeyUse(2, 1, 1.0, 2, 1), "two": KeyUse(0, 0, 0.0, 1, 0)}
 
 
 def test_replies() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ratoon.errors import InvalidRequest
-from ratoon.router.catalogue import MAX_SCHEMA_BYTES, MAX_TOOLS, Catalogue, check_id, parse_tools
+from ratoon.router.catalogue import MAX_TOOL_BYTES, MAX_TOOLS, Catalogue, check_id, parse_tools
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -21,6 +21,9 @@ OPENAI = {
 }
 RESPONSES = {"type": "function", "name": "weather", "description": "Now.", "parameters": SCHEMA}
 ANTHROPIC = {"name": "weather", "description": "Now.", "input_schema": SCHEMA}
+
+
+HUGE = "x" * (1 << 20)
 
 
 FLAT = {"name": "weather", "description": "Now.", "parameters": SCHEMA}
@@ -40,16 +43,24 @@ def test_each_form_gives_the_same_tool_and_is_given_back(form: dict[str, Any]) -
 def test_the_order_of_keys_does_not_count_but_that_of_tools_does() -> None:
     turned = json.loads(json.dumps(OPENAI))
     turned["function"] = dict(reversed(turned["function"].items()))
-    assert Catalogue(parse_tools([OPENAI])).digest == Catalogue(parse_tools([turned])).digest
+    assert Catalogue(parse_tools([OPENAI])).digest() == Catalogue(parse_tools([turned])).digest()
     other = {"name": "other"}
     one, two = (Catalogue(parse_tools(tools)) for tools in ([OPENAI, other], [other, OPENAI]))
-    assert one.digest != two.digest
-    assert Catalogue(one.tools, "Be brief.").digest != one.digest
+    assert one.digest() != two.digest()
+    assert Catalogue(one.tools, "Be brief.").digest() != one.digest()
 
 
 def test_a_tool_may_have_no_parameters_and_no_description() -> None:
     (tool,) = parse_tools([{"name": "ping", "description": None, "input_schema": None}])
     assert tool.parameters == {"type": "object", "properties": {}}
+
+
+def test_a_tool_is_measured_as_it_was_sent() -> None:
+    room = MAX_TOOL_BYTES - len(json.dumps({"name": "x", "junk": ""}))
+    (tool,) = parse_tools([{"name": "x", "junk": "ö" * (room // 2)}])
+    assert tool.source["junk"] == "ö" * (room // 2)
+    with pytest.raises(InvalidRequest, match="larger than"):
+        parse_tools([{"name": "x", "junk": "ö" * (room // 2 + 1)}])
 
 
 def _endless() -> list[Any]:
@@ -94,7 +105,11 @@ def _deep() -> dict[str, Any]:
             [{"name": "x", "input_schema": {"properties": 1}}],
             "properties: Input should be",
         ),
-        ([{"name": "x", "input_schema": {"d": "x" * MAX_SCHEMA_BYTES}}], "larger than"),
+        ([OPENAI, {"name": "x", "input_schema": {"d": HUGE}}], r"tools\.1: larger than"),
+        ([OPENAI, {"name": "x", "description": HUGE}], r"tools\.1: larger than"),
+        ([OPENAI, {"name": "x", "junk": HUGE}], r"tools\.1: larger than"),
+        ([OPENAI, {"name": "x", HUGE: 1}], r"tools\.1: larger than"),
+        ([OPENAI, {"function": {"name": "x"}, "junk": [HUGE]}], r"tools\.1: larger than"),
         ([{"name": "x", "input_schema": _deep()}], "nested deeper than"),
         ([OPENAI, ANTHROPIC], "Tool names must be unique: 'weather'"),
         ([{"name": f"t{n}"} for n in range(MAX_TOOLS + 1)], "at most 1000 tools"),
