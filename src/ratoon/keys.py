@@ -86,6 +86,10 @@ class KeyRing:
             return self._inner
         return self._own.get(digest) or self._in_file.get(digest)
 
+    def is_inner(self, key: Key) -> bool:
+        """Whether the server came to itself with it."""
+        return key is self._inner
+
     def _look(self) -> None:
         """Read the file again if it has changed; one that can't be read lets nobody new in."""
         now = self._clock()

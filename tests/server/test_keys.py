@@ -248,6 +248,12 @@ def test_metrics_name_keys_and_hold_none(door: Door) -> None:
     assert 'ratoon_key_requests_total{key="boss",status="200"} 1.0' in text
 
 
+def test_the_servers_own_requests_are_nobodys(door: Door) -> None:
+    asked = {"domain_id": "for-all", "query": "none"}
+    assert door.one.post("/query", json=asked).json()["usage"]["output_tokens"] > 0
+    assert set(door.admin.get("/admin/metrics").json()["per_key"]) == {"one"}
+
+
 def test_no_answer_holds_a_key(door: Door) -> None:
     wrong = {"x-api-key": f"{PREFIX}wrong"}
     answers = [door.nobody.get("/domains", headers=wrong), door.nobody.get("/health")]

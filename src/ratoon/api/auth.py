@@ -48,7 +48,10 @@ class ApiKey:
         except RatoonError as error:
             refusal = error_response(error, self._service, scope["state"]["request_id"])
             return await refusal(scope, receive, _telling(send, verdict))
-        await self._app(scope, receive, self._counting(_telling(send, verdict), key))
+        answer = _telling(send, verdict)
+        if not self._service.keys.is_inner(key):
+            answer = self._counting(answer, key)
+        await self._app(scope, receive, answer)
 
     def _is_open(self, scope: Scope) -> bool:
         is_open = self._service.keys.is_open
