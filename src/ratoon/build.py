@@ -44,7 +44,7 @@ from ratoon.router.local_llm import LocalLlm
 from ratoon.router.pipeline import PipelineConfig
 from ratoon.router.preload import read_preload
 from ratoon.router.prompt import Prompts
-from ratoon.router.router import Router, RouterConfig
+from ratoon.router.router import MAX_ASKED, Router, RouterConfig
 from ratoon.weights import find_weights
 
 log = logging.getLogger("ratoon.build")
@@ -99,7 +99,7 @@ def build(
         engine,
         lambda: Prompts(renderer, model.vocab, engine.n_ctx),
         guides,
-        RouterConfig(max_domains=settings.max_domains, preload=read_preload(settings.preload)),
+        _router_config(settings),
         catalogues,
         metrics,
     )
@@ -119,6 +119,14 @@ def build(
     app = create_app(service)
     kept = tuple(each for each in (records, catalogues, kept_secrets and kept_secrets[1]) if each)
     return Server(app, engine, kept)
+
+
+def _router_config(settings: Settings) -> RouterConfig:
+    return RouterConfig(
+        max_domains=settings.max_domains,
+        preload=read_preload(settings.preload),
+        max_asked=max(1, min(MAX_ASKED, settings.max_queue // 2)),
+    )
 
 
 def _desk(

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 import jsonschema
 import pytest
+from pydantic import ByteSize
 
 from ratoon.config import Settings
 from ratoon.engine.llama import load_vocab
 from ratoon.router.catalogue import Catalogue, parse_tools
 from ratoon.router.prompt import Prompts
 from tests.model.live import Live, live
+from tests.server.test_hang_ups import open_request
 
 pytestmark = pytest.mark.model
 
@@ -310,13 +316,133 @@ def test_queries_leave_no_states_behind(server: Live, http: httpx.Client) -> Non
     assert left < told["state_size_mb"] * 1e6
 
 
-def test_health_is_told_while_a_catalogue_is_computed(http: httpx.Client) -> None:
-    told = register(http, "slow", TOOLS, system_prompt="Serve a large shop.", wait=False)
+def test_a_server_goes_on_while_a_catalogue_is_computed(http: httpx.Client) -> None:
+    register(http, "ready", TOOLS[:3])
+    route(http, "ready", QUERIES[0])
+    told = register(http, "slow", TOOLS[:24], system_prompt="Serve a large shop.", wait=False)
     assert http.get("/health").status_code == 200
+    assert route(http, "ready", QUERIES[1])["cached_tokens"] > 0
     seen = http.get("/domains/slow").json()
-    assert told["progress"] <= seen["progress"] <= 1
+    assert seen["status"] == "registering"
+    progress = {told["progress"], seen["progress"]}
+    while seen["status"] == "registering":
+        time.sleep(0.05)
+        seen = http.get("/domains/slow").json()
+        progress.add(seen["progress"])
+    assert seen["status"] == "registered"
+    assert any(0 < share < 1 for share in progress)
     assert http.delete("/domains/slow").status_code == 200
-    assert http.get("/health").status_code == 200
+
+
+def test_a_batch_leaves_room_in_the_queue(cut4_path: Path) -> None:
+    settings = Settings(model=str(cut4_path), n_ctx=8192, max_queue=8, n_seq=8)
+    many = [f"{QUERIES[n % 3]} {n}" for n in range(48)]
+    with live(settings) as running, httpx.Client(base_url=running.url, timeout=300) as http:
+        register(http, "shop", TOOLS)
+        with ThreadPoolExecutor(2) as pool:
+            body = {"domain_id": "shop", "queries": many}
+            batch = pool.submit(http.post, "/route/batch", json=body)
+            while not batch.done():
+                route(http, "shop", QUERIES[0])
+        assert [each.get("error") for each in batch.result().json()["results"]] == [None] * 48
+
+
+@pytest.mark.parametrize(
+    ("path", "is_stream"),
+    [
+        ("/route", False),
+        ("/route/batch", False),
+        ("/query", False),
+        ("/query", True),
+        ("/v2/query", False),
+        ("/v2/pipeline", False),
+    ],
+)
+def test_who_leaves_stops_what_was_asked(
+    server: Live, http: httpx.Client, caplog: pytest.LogCaptureFixture, path: str, is_stream: bool
+) -> None:
+    caplog.set_level(logging.DEBUG, "ratoon.engine")
+    register(http, "left", TOOLS[:3])
+    query = f"{path} {is_stream} " + " ".join(f"item-{n}" for n in range(1200))
+    body = {"domain_id": "left", "tool_id": "left", "query": query, "queries": [query]}
+    server.wait_until_idle()
+    caplog.clear()
+    connection = open_request(
+        server.url, json.dumps(body | {"stream": is_stream}).encode(), path=path
+    )
+    if is_stream:
+        assert b"200 OK" in connection.recv(100)  # before the query is routed
+        assert "route left" not in caplog.text
+    server.wait_for(bool)
+    connection.close()
+    server.wait_until_idle()
+    assert "cancelled" in caplog.text
+    assert "route left" not in caplog.text
+
+
+def test_a_registration_goes_on_when_its_client_leaves(server: Live, http: httpx.Client) -> None:
+    body = {"tools": TOOLS[:24], "system_prompt": "A shop that is registered from afar."}
+    path = "/domains/afar/tools"
+    connection = open_request(server.url, json.dumps(body).encode(), path=path)
+    server.wait_for(bool)
+    connection.close()
+    server.wait_until_idle()
+    assert http.get("/domains/afar").json()["status"] == "registered"
+
+
+def test_the_least_recently_asked_domain_leaves(cut1_path: Path) -> None:
+    settings = Settings(model=str(cut1_path), n_ctx=2048, max_domains=2)
+    with live(settings) as running, httpx.Client(base_url=running.url, timeout=60) as http:
+        register(http, "a", TOOLS[:2])
+        register(http, "b", TOOLS[:3])
+        route(http, "a", "x")
+        register(http, "c", TOOLS[:4])
+        assert http.get("/domains/b").status_code == 404
+        assert route(http, "a", "x")["tool_name"] != "nothing"
+        assert http.post("/domains/a%20b/tools", json={"tools": TOOLS[:1]}).status_code == 400
+
+
+def test_no_more_candidates_are_told_than_were_asked_for(http: httpx.Client) -> None:
+    register(http, "few", TOOLS[:6])
+    for top_k in (1, 4, 7, 100):
+        found = route(http, "few", QUERIES[0], top_k=top_k)
+        assert len(found["top_candidates"]) == min(top_k, 7)
+        assert found["confidence"] == found["top_candidates"][0]["probability"]
+
+
+def test_nested_arguments_are_filled_in(http: httpx.Client) -> None:
+    yes_no = {"type": "boolean"}
+    colour = {"type": "string", "enum": ["red", "green"]}
+    inner = {
+        "type": "object",
+        "properties": {"on": yes_no, "colours": {"type": "array", "items": colour, "maxItems": 2}},
+        "required": ["on", "colours"],
+        "additionalProperties": False,
+    }
+    schema = {
+        "type": "object",
+        "properties": {"lamp": inner, "rooms": {"type": "array", "items": inner, "maxItems": 2}},
+        "required": ["lamp", "rooms"],
+        "additionalProperties": False,
+    }
+    register(http, "nested", [{"name": name, "input_schema": schema} for name in ("lamp", "light")])
+    named = []
+    for query in QUERIES:
+        found = route(http, "nested", query, include_arguments=True)
+        if found["tool_name"] is not None:
+            named.append(found["arguments"])
+            jsonschema.validate(found["arguments"], schema)
+    assert named
+
+
+def test_an_older_client_is_told_of_hits(cut1_path: Path) -> None:
+    settings = Settings(model=str(cut1_path), n_ctx=2048, disk_bytes=ByteSize(0))
+    with live(settings) as running, httpx.Client(base_url=running.url, timeout=60) as http:
+        register(http, "hits", TOOLS[:3])
+        body = {"tool_id": "hits", "query": "Where is it?"}
+        http.post("/admin/evict").raise_for_status()
+        seen = [http.post("/v2/query", json=body).json()["cache_hit"] for _ in range(2)]
+        assert seen == [False, True]
 
 
 async def at_once(url: str, queries: tuple[str, ...]) -> list[dict[str, Any]]:

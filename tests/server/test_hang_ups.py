@@ -30,10 +30,12 @@ from tests.server.test_messages import BODY
 prefilling = play(Started(5, 0, "cold"), 60.0)
 
 
-def open_request(url: str, body: bytes, n_sent: int | None = None) -> socket.socket:
+def open_request(
+    url: str, body: bytes, n_sent: int | None = None, path: str = "/v1/messages"
+) -> socket.socket:
     host, port = urlsplit(url).netloc.split(":")
     connection = socket.create_connection((host, int(port)))
-    head = f"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
     connection.sendall(head.encode() + body[:n_sent])
     return connection
 

@@ -48,8 +48,11 @@ async def query(http: Request) -> Response:
     asked = await read_json(http, QueryRequest)
     steps = desk_of(http).answer(tenant_of(http), _question(asked))
     if asked.stream:
-        first = await anext(steps)
-        return StreamingResponse(_events(first, steps, http), media_type="text/event-stream")
+        settings = http.app.state.service.settings
+        heard = with_silence(steps, settings.ping_s, settings.commit_s)
+        first = await while_connected(http, _next(heard))
+        events = _events(first, heard, steps, http)
+        return StreamingResponse(events, media_type="text/event-stream")
     return JSONResponse(await while_connected(http, _last(steps)))
 
 
@@ -79,15 +82,23 @@ async def _last(steps: AsyncGenerator[Step]) -> dict[str, Any]:
     return _answer(last.run)
 
 
-async def _events(first: Step, steps: AsyncGenerator[Step], http: Request) -> AsyncIterator[bytes]:
-    """What fails after the first step is told in an event, as the status is sent by then."""
-    ping_s = http.app.state.service.settings.ping_s
-    async with aclosing(steps):
+async def _next(heard: AsyncGenerator[Step | None]) -> Step | None:
+    """The first step, or None where that takes a while: the stream begins then."""
+    return await anext(heard)
+
+
+async def _events(
+    first: Step | None,
+    heard: AsyncGenerator[Step | None],
+    steps: AsyncGenerator[Step],
+    http: Request,
+) -> AsyncIterator[bytes]:
+    """What fails from now on is told in an event, as the status is sent."""
+    async with aclosing(steps), aclosing(heard):
         try:
-            yield _event(first)
-            async with aclosing(with_silence(steps, ping_s)) as heard:
-                async for step in heard:
-                    yield _PING if step is None else _event(step)
+            yield _PING if first is None else _event(first)
+            async for step in heard:
+                yield _PING if step is None else _event(step)
         except Exception as bug:
             error = as_ratoon_error(bug)
             http.app.state.service.metrics.count_error(error.kind)

@@ -9,9 +9,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def with_silence(items: AsyncGenerator[T], longest_s: float) -> AsyncGenerator[T | None]:
-    """The items as they come, and None whenever none came for ``longest_s`` seconds. Whoever made
-    ``items`` closes it, after this."""
+async def with_silence(
+    items: AsyncGenerator[T], longest_s: float, first_s: float | None = None
+) -> AsyncGenerator[T | None]:
+    """The items as they come, and None whenever none came for ``longest_s`` seconds, or for
+    ``first_s`` at first. Whoever made ``items`` closes it, after this."""
 
     async def take() -> tuple[T] | None:
         try:
@@ -20,9 +22,11 @@ async def with_silence(items: AsyncGenerator[T], longest_s: float) -> AsyncGener
             return None
 
     pending = asyncio.ensure_future(take())
+    wait_s = longest_s if first_s is None else first_s
     try:
         while True:
-            await asyncio.wait((pending,), timeout=longest_s)
+            await asyncio.wait((pending,), timeout=wait_s)
+            wait_s = longest_s
             if not pending.done():
                 yield None
                 continue

@@ -62,16 +62,18 @@ async def decide(
     engine: Engine,
     domain: DomainPrompt,
     tokens: list[int],
+    gate: asyncio.Semaphore,
     floor: float = FLOOR,
     clock: Clock = time.perf_counter,
 ) -> Decision:
-    """Ask the model, level by level; all questions of a level are computed side by side."""
+    """Ask the model, level by level; all questions of a level are computed side by side, as far
+    as ``gate`` lets them."""
     scoring = Scoring(domain.trie, floor)
     spent = Spent()
     first: Answer | None = None
     while questions := scoring.questions:
         began_s = clock()
-        answers = await _ask_all(engine, domain, tokens, questions)
+        answers = await _ask_all(engine, domain, tokens, questions, gate)
         if first is None:
             first, spent.first_s = answers[0], clock() - began_s
         else:
@@ -89,19 +91,27 @@ async def decide(
 
 
 async def _ask_all(
-    engine: Engine, domain: DomainPrompt, tokens: list[int], questions: Sequence[Question]
+    engine: Engine,
+    domain: DomainPrompt,
+    tokens: list[int],
+    questions: Sequence[Question],
+    gate: asyncio.Semaphore,
 ) -> list[Answer]:
+    async def one(task: Task) -> Answer:
+        async with gate:
+            return await ask(engine, task)
+
     boundaries = (len(domain.prefix),)
     tasks = [
         Task([*tokens, *question.path], question.groups, boundaries=boundaries, is_passing=True)
         for question in questions
     ]
-    running = [asyncio.ensure_future(ask(engine, task)) for task in tasks]
+    running = [asyncio.ensure_future(one(task)) for task in tasks]
     try:
         return await asyncio.gather(*running)
     except BaseException:  # one failed, or nobody wants them any more
-        for one in running:
-            one.cancel()
+        for each in running:
+            each.cancel()
         raise
 
 

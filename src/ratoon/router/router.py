@@ -21,6 +21,7 @@ from ratoon.router.domains import Domain, Domains, Records, Status, dump
 from ratoon.router.prompt import DomainPrompt, Prompts
 
 MAX_REGISTERING = 2  # at the engine at a time: its queue is for queries
+MAX_ASKED = 64
 
 log = logging.getLogger("ratoon.router")
 
@@ -34,11 +35,13 @@ class Guides(Protocol):
 @dataclass(frozen=True, slots=True)
 class RouterConfig:
     """``max_domains``: of each tenant. ``max_arguments``: tokens of a tool's arguments.
-    ``preload``: what is registered at the start, by id."""
+    ``preload``: what is registered at the start, by id. ``max_asked``: requests that queries have
+    at the engine at a time, of which each query may need several; its queue is for others, too."""
 
     max_domains: int = 20
     preload: Mapping[str, Catalogue] = field(default_factory=dict)
     max_arguments: int = 512
+    max_asked: int = MAX_ASKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,7 @@ class Router:
         self._lock = asyncio.Lock()  # guards the making of prompts
         self._order = asyncio.Lock()  # changes to domains, one after another
         self._running: set[asyncio.Task[None]] = set()
+        self._gate = asyncio.Semaphore(self.config.max_asked)
         self._turns = asyncio.Semaphore(MAX_REGISTERING)
 
     # --- domains -------------------------------------------------------------------------------
@@ -180,7 +184,7 @@ class Router:
         began_s = time.perf_counter()
         tokens = await asyncio.to_thread(prompts.query, domain.prompt, query)
         render_s = time.perf_counter() - began_s
-        decision = await decide(self._engine, domain.prompt, tokens)
+        decision = await decide(self._engine, domain.prompt, tokens, self._gate)
         decision.spent.render_s = render_s
         name, chance = decision.best
         seconds = time.perf_counter() - began_s
