@@ -112,6 +112,26 @@ def measure_size(client: RatoonClient, admin: httpx.Client, n_tools: int, pairs:
     return size
 
 
+def side_by_side(client: RatoonClient, sizes: Sequence[int], pairs: int) -> float:
+    """Slowest over fastest size where all are registered, asked in turn."""
+    domains = {n: f"beside-{n}" for n in sizes}
+    for n, domain in domains.items():
+        client.register_tools(domain, [tool(at) for at in range(n)], f"Beside {n}.")
+    asked = queries(5)
+    for domain in domains.values():
+        decide(client, domain, next(asked))
+    seen: dict[int, list[float]] = {n: [] for n in sizes}
+    for _ in range(pairs):
+        for n, domain in domains.items():
+            seen[n].append(first_ms(decide(client, domain, next(asked))))
+    for domain in domains.values():
+        client.remove_tools(domain)
+    medians = {n: statistics.median(found) for n, found in seen.items()}
+    shown = ", ".join(f"{n}: {median:.0f} ms" for n, median in medians.items())
+    say(f"registered side by side, by tools: {shown}")
+    return max(medians.values()) / min(medians.values())
+
+
 def break_even(client: RatoonClient, admin: httpx.Client, n_tools: int) -> float:
     """After how many queries a registration has paid for itself, by wall time."""
     asked = queries(99)
@@ -254,6 +274,8 @@ def main() -> int:
             if medians:
                 flat = max(medians) / min(medians)
                 verdicts.append(judge("slowest over fastest size, kept", flat, MOST_FLAT))
+                flat = side_by_side(client, [n for n in args.sizes if n in LEAST], args.pairs)
+                verdicts.append(judge("slowest over fastest, side by side", flat, MOST_FLAT))
             evens = [break_even(client, admin, 20) for _ in range(3)]
             even = statistics.median(evens)
             verdicts.append(judge("queries until a registration pays", even, MOST_BREAK_EVEN))
