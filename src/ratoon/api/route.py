@@ -74,7 +74,8 @@ async def route_batch(http: Request) -> Response:
         async def one(query: str) -> dict[str, Any]:
             async with gate:
                 try:
-                    return await _route(router, tenant, asked, query, time.perf_counter())
+                    now_s = time.perf_counter()
+                    return await _route(router, tenant, asked, query, now_s, router.crowd)
                 except RatoonError as error:
                     return {"error": {"type": error.kind, "message": str(error)}}
 
@@ -86,13 +87,18 @@ async def route_batch(http: Request) -> Response:
 
 
 async def _route(
-    router: Router, tenant: str, asked: Options, query: str, began_s: float
+    router: Router,
+    tenant: str,
+    asked: Options,
+    query: str,
+    began_s: float,
+    crowd: asyncio.Semaphore | None = None,
 ) -> dict[str, Any]:
-    decision = await router.route(tenant, asked.domain, query)
+    decision = await router.route(tenant, asked.domain, query, crowd)
     name, confidence = decision.best
     arguments: Arguments | None = None
     if (asked.include_arguments or asked.tool_id) and name is not None:
-        arguments = await router.arguments(decision, name, asked.max_new_tokens)
+        arguments = await router.arguments(decision, name, asked.max_new_tokens, crowd)
     answer: dict[str, Any] = {
         "domain_id": asked.domain,
         "tool_name": name,

@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -35,8 +36,8 @@ class Guides(Protocol):
 @dataclass(frozen=True, slots=True)
 class RouterConfig:
     """``max_domains``: of each tenant. ``max_arguments``: tokens of a tool's arguments.
-    ``preload``: what is registered at the start, by id. ``max_asked``: requests that queries have
-    at the engine at a time, of which each query may need several; its queue is for others, too."""
+    ``preload``: what is registered at the start, by id. ``max_asked``: requests that a query,
+    or all batches together, have at the engine at a time; its queue is for others, too."""
 
     max_domains: int = 20
     preload: Mapping[str, Catalogue] = field(default_factory=dict)
@@ -77,7 +78,7 @@ class Router:
         self._lock = asyncio.Lock()  # guards the making of prompts
         self._order = asyncio.Lock()  # changes to domains, one after another
         self._running: set[asyncio.Task[None]] = set()
-        self._gate = asyncio.Semaphore(self.config.max_asked)
+        self.crowd = asyncio.Semaphore(self.config.max_asked)  # what all batches pass through
         self._turns = asyncio.Semaphore(MAX_REGISTERING)
 
     # --- domains -------------------------------------------------------------------------------
@@ -176,15 +177,19 @@ class Router:
 
     # --- queries -------------------------------------------------------------------------------
 
-    async def route(self, tenant: str, domain_id: str, query: str) -> Decision:
-        """Which tool serves a query. Raises NotFound, InvalidRequest, PromptTooLong."""
+    async def route(
+        self, tenant: str, domain_id: str, query: str, crowd: asyncio.Semaphore | None = None
+    ) -> Decision:
+        """Which tool serves a query, which is one of a ``crowd`` or alone. Raises NotFound,
+        InvalidRequest, PromptTooLong."""
         domain = self.domains.get(tenant, domain_id)
         self.domains.use(domain)
         prompts = await self._ready()
         began_s = time.perf_counter()
         tokens = await asyncio.to_thread(prompts.query, domain.prompt, query)
         render_s = time.perf_counter() - began_s
-        decision = await decide(self._engine, domain.prompt, tokens, self._gate)
+        gate = crowd or asyncio.Semaphore(self.config.max_asked)
+        decision = await decide(self._engine, domain.prompt, tokens, gate)
         decision.spent.render_s = render_s
         name, chance = decision.best
         seconds = time.perf_counter() - began_s
@@ -202,7 +207,11 @@ class Router:
         return decision
 
     async def arguments(
-        self, decision: Decision, name: str, max_tokens: int | None = None
+        self,
+        decision: Decision,
+        name: str,
+        max_tokens: int | None = None,
+        crowd: asyncio.Semaphore | None = None,
     ) -> Arguments:
         """What a tool of the decision's domain is to be called with: JSON of its schema, from the
         same prompt. ``max_tokens`` None: as configured."""
@@ -219,7 +228,8 @@ class Router:
             is_passing=True,
             guide=guide,
         )
-        answer = await ask(self._engine, task)
+        async with crowd or nullcontext():
+            answer = await ask(self._engine, task)
         text = answer.text.decode("utf-8", "replace")
         value = json.loads(text) if answer.reason is FinishReason.STOP else None
         return Arguments(value, text, time.perf_counter() - began_s)
