@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable
+from typing import TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
 T = TypeVar("T")
 
 
-async def while_connected(http: Request, work: Coroutine[Any, Any, T]) -> T:
+async def while_connected(http: Request, work: Awaitable[T]) -> T:
     """Do it; if the client leaves meanwhile, cancel it and raise ClientDisconnect. The request's
     body must have been read."""
     working = asyncio.ensure_future(work)

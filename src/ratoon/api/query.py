@@ -50,7 +50,7 @@ async def query(http: Request) -> Response:
     if asked.stream:
         settings = http.app.state.service.settings
         heard = with_silence(steps, settings.ping_s, settings.commit_s)
-        first = await while_connected(http, _next(heard))
+        first = await while_connected(http, anext(heard))
         events = _events(first, heard, steps, http)
         return StreamingResponse(events, media_type="text/event-stream")
     return JSONResponse(await while_connected(http, _last(steps)))
@@ -82,18 +82,14 @@ async def _last(steps: AsyncGenerator[Step]) -> dict[str, Any]:
     return _answer(last.run)
 
 
-async def _next(heard: AsyncGenerator[Step | None]) -> Step | None:
-    """The first step, or None where that takes a while: the stream begins then."""
-    return await anext(heard)
-
-
 async def _events(
     first: Step | None,
     heard: AsyncGenerator[Step | None],
     steps: AsyncGenerator[Step],
     http: Request,
 ) -> AsyncIterator[bytes]:
-    """What fails from now on is told in an event, as the status is sent."""
+    """``heard`` is ``steps`` with silences; ``first`` came first of it. What fails from now
+    on is told in an event, as the status is sent."""
     async with aclosing(steps), aclosing(heard):
         try:
             yield _PING if first is None else _event(first)

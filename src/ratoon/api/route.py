@@ -69,7 +69,7 @@ async def route_batch(http: Request) -> Response:
     router.domains.get(tenant, asked.domain)
 
     async def all_of_them() -> list[dict[str, Any]]:
-        gate = asyncio.Semaphore(min(MAX_AT_ONCE, router.config.max_asked))
+        gate = asyncio.Semaphore(MAX_AT_ONCE)
 
         async def one(query: str) -> dict[str, Any]:
             async with gate:

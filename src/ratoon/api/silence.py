@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 async def with_silence(
-    items: AsyncGenerator[T], longest_s: float, first_s: float | None = None
+    items: AsyncGenerator[T], longest_s: float, first_s: float
 ) -> AsyncGenerator[T | None]:
     """The items as they come, and None whenever none came for ``longest_s`` seconds, or for
     ``first_s`` at first. Whoever made ``items`` closes it, after this."""
@@ -22,7 +22,7 @@ async def with_silence(
             return None
 
     pending = asyncio.ensure_future(take())
-    wait_s = longest_s if first_s is None else first_s
+    wait_s = first_s
     try:
         while True:
             await asyncio.wait((pending,), timeout=wait_s)

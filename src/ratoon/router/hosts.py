@@ -39,10 +39,11 @@ class Hosts:
         return self.has_local and _is_loopback(host)
 
     def _is_listed(self, host: str, port: int) -> bool:
+        plain = _plain(host)
         for entry in self.allowed:
             name, only = _split(entry.lower())
             is_below = name.startswith("*.") and host.endswith(name[1:])
-            if (is_below or _plain(host) == _plain(name)) and only in ("", str(port)):
+            if (is_below or plain == _plain(name)) and only in ("", str(port)):
                 return True
         return False
 
