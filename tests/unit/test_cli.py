@@ -78,6 +78,14 @@ def test_a_missing_model_is_one_line_and_code_2(
     assert capsys.readouterr().err == "error: there is no model file nowhere.gguf\n"
 
 
+def test_what_the_user_wrote_is_told_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    functions = ("--port", "0", "--tool-functions", "nowhere:x")
+    assert run(monkeypatch, "serve", "--model", "dummy", *functions) == 2
+    assert "can't load nowhere:x: No module" in capsys.readouterr().err
+
+
 def test_claude_writes_private_settings_and_shows_the_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

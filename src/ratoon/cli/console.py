@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from rich.console import Console
 
-stdout = Console()
-stderr = Console(stderr=True)
+stdout = Console(emoji=False)
+stderr = Console(stderr=True, emoji=False)
